@@ -1,0 +1,158 @@
+// Client: any number of cache servers as one store. It fails open: whatever goes wrong with the store comes back as "not
+// stored", within the deadline, and the caller computes.
+//
+// Thread safety: every method, from any thread. Calls block their thread until they are done or their deadline has passed;
+// an engine calls them from an executor of its own.
+// Ownership: views passed in belong to the call until it returns; after it returned nothing writes to them any more.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/block_key.h"
+#include "core/checksum.h"
+#include "core/kv_layout.h"
+#include "core/metrics.h"
+
+namespace ibid {
+
+struct ClientOptions {
+  std::vector<std::string> servers;     // host:port; the same set, in any order, gives the same placement
+  std::string client_name = "ibid-client";
+  absl::Duration connect_timeout = absl::Seconds(2);
+  absl::Duration match_timeout = absl::Milliseconds(500);
+  absl::Duration fetch_timeout = absl::Seconds(5);
+  absl::Duration publish_timeout = absl::Seconds(10);
+  absl::Duration admin_timeout = absl::Seconds(5);      // OpenNamespace, Drop, stats
+  absl::Duration reconnect_backoff_min = absl::Milliseconds(50);
+  absl::Duration reconnect_backoff_max = absl::Seconds(1);
+  uint32_t breaker_failures_count = 3;  // consecutive failures that open a server's circuit breaker
+  absl::Duration breaker_open = absl::Milliseconds(500);
+  uint32_t placement_group_blocks = 64; // consecutive blocks of a chain that live on one server
+  uint32_t match_keys_max = 65'536;     // keys in one message
+  MetricsRegistry* metrics = nullptr;   // null: none are kept
+};
+
+// An open namespace. Cheap to copy; valid for the client's life.
+struct NamespaceHandle {
+  NamespaceId id;
+  KvLayout layout;
+  uint32_t index = 0;  // in the client
+};
+
+class ClientImpl;
+
+// What Match found, leased until this dies. Move-only.
+class PrefixMatch {
+ public:
+  PrefixMatch();
+  PrefixMatch(PrefixMatch&&) noexcept;
+  PrefixMatch& operator=(PrefixMatch&&) noexcept;
+  ~PrefixMatch();  // gives the leases back, without waiting
+
+  uint32_t blocks_count() const;   // leading blocks of the chain that are stored
+  uint32_t pending_count() const;  // and after them, blocks that others are filling now
+  uint32_t host_blocks() const;
+  uint32_t disk_blocks() const;
+
+ private:
+  friend class ClientImpl;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+enum class BlockResult : uint8_t {
+  kOk,        // fetched, or stored
+  kPresent,   // publish: was stored already, or another client is storing it
+  kMiss,      // fetch: not there (any more), or the server did not answer in time
+  kCorrupt,   // fetch: the checksum did not match; the destination holds rubbish
+  kRejected,  // publish: a limit of the server
+  kFailed,    // publish: the server did not answer in time
+};
+
+struct FetchResult {
+  std::vector<BlockResult> blocks;  // one a requested block
+  uint32_t leading_ok = 0;          // blocks before the first that is not kOk: what may be used
+  uint64_t bytes = 0;
+  absl::Status status;              // OK, or the first failure, for logs
+};
+
+struct PublishResult {
+  std::vector<BlockResult> blocks;  // one a block
+  uint32_t stored_count = 0, present_count = 0;
+  absl::Status status;
+  // Every block is in the store now.
+  bool is_complete() const { return stored_count + present_count == blocks.size(); }
+};
+
+struct MatchCallOptions {
+  bool lease = true;
+  absl::Duration timeout = absl::InfiniteDuration();       // the smaller of this and match_timeout
+  absl::Duration wait_pending = absl::ZeroDuration();
+};
+
+// What one server says of itself; field by field as in GetStatsResponse.
+struct ServerStats {
+  std::string address;
+  absl::Status status;       // not OK: the rest is empty
+  uint64_t incarnation = 0;
+  std::string version;
+  double uptime_seconds = 0;
+  struct Tier {
+    std::string tier, state;
+    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0, evictions = 0;
+  };
+  std::vector<Tier> tiers;
+  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0, missed_blocks = 0,
+           published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0, namespaces = 0, pending_writes = 0;
+  bool is_recovering = false;
+};
+
+class Client {
+ public:
+  // Starts connecting in the background; a server that is away is no error.
+  // Errors: InvalidArgument (no servers, a malformed or repeated address, an option by name).
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
+  ~Client();
+
+  // Agrees with each server on the namespace, now or when the server comes back. Idempotent.
+  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this id, or hashes otherwise:
+  // loud, never retried). A server that is away is no error.
+  absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
+
+  // Longest stored prefix of `chain`. Never fails: an unreachable server is a miss. An empty chain matches nothing.
+  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options = {});
+
+  // Copies blocks [first, first + into.size()) of the match into `into`, each of the layout's payload size, checksums
+  // verified. Every block's result is in the answer; those not kOk must be computed. Does not block past
+  // min(timeout, fetch_timeout). REQUIRES: first + into.size() <= match.blocks_count().
+  FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
+                    absl::Duration timeout = absl::InfiniteDuration());
+
+  // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of links[i].
+  // With `durable`, a block counts as stored once it is on disk.
+  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
+                        bool durable = false, absl::Duration timeout = absl::InfiniteDuration());
+
+  // Leaves all tiers of all servers; empty `keys`: the whole namespace; ns null: everything.
+  // Returns the number of dropped copies. Errors: Unavailable with the servers that could not be reached (others did drop).
+  absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
+
+  std::vector<ServerStats> Stats();
+
+  // A server is connected and answers.
+  bool is_any_reachable() const;
+
+ private:
+  explicit Client(std::unique_ptr<ClientImpl> impl);
+  std::unique_ptr<ClientImpl> impl_;
+};
+
+}  // namespace ibid

@@ -1,0 +1,44 @@
+// Page-aligned host memory, optionally in a memfd so that it can be handed to other processes.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/checksum.h"
+
+namespace ibid {
+
+// Where O_DIRECT, slots and pages start.
+inline constexpr size_t kPageBytes = 4096;
+
+inline constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// Owns one mapping. Move-only. The memory is zero and aligned to kPageBytes.
+class HostMemory {
+ public:
+  // A shared mapping of a new memfd called `name`. Its pages are taken from the system at first touch.
+  // Errors: ResourceExhausted (text: the size asked for and what the system said).
+  static absl::StatusOr<HostMemory> CreateShared(const std::string& name, size_t bytes);
+  // A private anonymous mapping.
+  static absl::StatusOr<HostMemory> CreatePrivate(size_t bytes);
+
+  HostMemory() = default;
+  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory();
+
+  std::byte* begin() const { return begin_; }
+  size_t size() const { return size_; }
+  MutableByteView view() const { return {begin_, size_}; }
+  int fd() const { return fd_; }  // -1 for a private mapping
+
+ private:
+  static absl::StatusOr<HostMemory> Map(int fd, int flags, size_t bytes);
+
+  std::byte* begin_ = nullptr;
+  size_t size_ = 0;
+  int fd_ = -1;
+};
+
+}  // namespace ibid

@@ -1,0 +1,206 @@
+#include "transport/block_frame.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <gtest/gtest.h>
+
+#include "tests/transport/frame_samples.h"
+#include "transport/limits.h"
+#include "transport/staging.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One field in wire form.
+std::string BytesField(int field, absl::string_view bytes) {
+  std::string out;
+  google::protobuf::io::StringOutputStream stream(&out);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.WriteTag(static_cast<uint32_t>(field) << 3 | 2);
+  coded.WriteVarint32(static_cast<uint32_t>(bytes.size()));
+  coded.WriteRaw(bytes.data(), static_cast<int>(bytes.size()));
+  coded.Trim();
+  return out;
+}
+
+std::string VarintField(int field, uint64_t value) {
+  std::string out;
+  google::protobuf::io::StringOutputStream stream(&out);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.WriteTag(static_cast<uint32_t>(field) << 3);
+  coded.WriteVarint64(value);
+  coded.Trim();
+  return out;
+}
+
+TEST(BlockFrameTest, TheGeneratedClassReadsOurFrames) {
+  const std::vector<std::byte> payload = PatternBytes(100'000);
+  const auto owner = std::make_shared<int>(1);
+  const std::string wire = FlatBytes(EncodeFrame(FullHeader(), payload, owner));
+  v1::BlockFrame frame;
+  ASSERT_TRUE(frame.ParseFromString(wire));
+  EXPECT_EQ(frame.SerializeAsString(), GeneratedFrame(FullHeader(), payload).SerializeAsString());
+  // Byte for byte what the generated class would have written.
+  EXPECT_EQ(wire, frame.SerializeAsString());
+}
+
+TEST(BlockFrameTest, WeReadFramesOfTheGeneratedClass) {
+  const std::vector<std::byte> payload = PatternBytes(70'000);
+  const std::string wire = GeneratedFrame(FullHeader(), payload).SerializeAsString();
+  const auto frame = ReceivedFrame::Parse(CutInto(wire, {}));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header(), FullHeader());
+  EXPECT_EQ(PayloadText(*frame), AsText(payload));
+}
+
+TEST(BlockFrameTest, AnEmptyMessageIsAFrameOfDefaults) {
+  const auto frame = ReceivedFrame::Parse(CutInto("", {}));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header(), FrameHeader());
+  EXPECT_EQ(frame->payload_bytes(), 0u);
+  const std::string wire = FlatBytes(EncodeFrame(FrameHeader(), {}, nullptr));
+  EXPECT_EQ(wire, "");
+}
+
+TEST(BlockFrameTest, ThePayloadIsSentFromWhereItLiesAndItsOwnerIsHeldUntilTheLastSlice) {
+  auto payload = std::make_shared<std::vector<std::byte>>(PatternBytes(200'000));
+  const ByteView view = *payload;
+  grpc::ByteBuffer buffer = EncodeFrame(FullHeader(), view, payload);
+  EXPECT_EQ(payload.use_count(), 2);
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(buffer.Dump(&slices).ok());
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(slices.back().begin()), view.data());
+  buffer.Clear();
+  EXPECT_EQ(payload.use_count(), 2);
+  slices.clear();
+  EXPECT_EQ(payload.use_count(), 1);
+}
+
+TEST(BlockFrameTest, ReadsFramesThatAreCutAtEveryByte) {
+  const std::vector<std::byte> payload = PatternBytes(300);
+  const std::string wire = GeneratedFrame(FullHeader(), payload).SerializeAsString();
+  std::vector<size_t> everywhere;
+  for (size_t cut = 0; cut <= wire.size(); ++cut) {
+    everywhere.push_back(cut);
+    const auto frame = ReceivedFrame::Parse(CutInto(wire, {cut}));
+    ASSERT_TRUE(frame.ok()) << cut << " " << frame.status();
+    ASSERT_EQ(frame->header(), FullHeader()) << cut;
+    ASSERT_EQ(PayloadText(*frame), AsText(payload)) << cut;
+  }
+  const auto frame = ReceivedFrame::Parse(CutInto(wire, everywhere));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header(), FullHeader());
+  std::vector<std::byte> copy(payload.size());
+  EXPECT_EQ(frame->CopyPayload(copy), Checksum(payload));
+  EXPECT_EQ(copy, payload);
+}
+
+TEST(BlockFrameTest, EveryTruncationIsAnErrorOrAShorterValidMessage) {
+  const std::string wire = GeneratedFrame(FullHeader(), PatternBytes(64)).SerializeAsString();
+  for (size_t length = 0; length < wire.size(); ++length) {
+    const absl::string_view part = absl::string_view(wire).substr(0, length);
+    v1::BlockFrame reference;
+    const bool is_valid = reference.ParseFromArray(part.data(), static_cast<int>(part.size()));
+    const auto frame = ReceivedFrame::Parse(CutInto(part, {part.size() / 2}));
+    EXPECT_EQ(frame.ok(), is_valid) << length;
+    EXPECT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status())) << frame.status();
+  }
+}
+
+TEST(BlockFrameTest, FieldsMayComeInAnyOrderAndTheLastCounts) {
+  const std::string wire = BytesField(100, "first payload") + VarintField(1, 3) + BytesField(2, std::string(32, 'k')) +
+                           BytesField(100, "second") + VarintField(1, 4);
+  const auto frame = ReceivedFrame::Parse(CutInto(wire, {5, 20}));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header().index, 4u);
+  EXPECT_EQ(frame->header().key.digest[31], 'k');
+  EXPECT_EQ(PayloadText(*frame), "second");
+}
+
+TEST(BlockFrameTest, UnknownFieldsAreSkipped) {
+  const std::string wire = VarintField(99, ~0ull) + BytesField(77, "what") + VarintField(1, 9) +
+                           VarintField(100, 5) /* a payload of another wire type is unknown too */ + BytesField(101, "x");
+  const auto frame = ReceivedFrame::Parse(CutInto(wire, {3}));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header().index, 9u);
+  EXPECT_EQ(frame->payload_bytes(), 0u);
+}
+
+TEST(BlockFrameTest, AnUnknownOutcomeIsUnspecified) {
+  const auto frame = ReceivedFrame::Parse(CutInto(VarintField(7, 250), {}));
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->header().outcome, BlockOutcome::kUnspecified);
+}
+
+TEST(BlockFrameTest, RefusesDigestsOfAnotherLength) {
+  for (const int field : {2, 3, 13}) {
+    for (const size_t length : {1, 31, 33, 64}) {
+      const auto frame = ReceivedFrame::Parse(CutInto(BytesField(field, std::string(length, 'x')), {}));
+      EXPECT_TRUE(absl::IsInvalidArgument(frame.status())) << field << " " << length;
+    }
+  }
+}
+
+TEST(BlockFrameTest, RefusesAPayloadThatClaimsMoreThanThereIs) {
+  for (const uint64_t claimed : {uint64_t{100}, uint64_t{0x7fffffff}, uint64_t{0xffffffff}}) {
+    std::string wire = "\xa2\x06";  // tag of field 100
+    google::protobuf::io::StringOutputStream stream(&wire);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.WriteVarint64(claimed);
+    coded.Trim();
+    const auto frame = ReceivedFrame::Parse(CutInto(wire + "abc", {}));
+    EXPECT_TRUE(absl::IsInvalidArgument(frame.status())) << claimed << " " << frame.status();
+  }
+}
+
+TEST(BlockFrameTest, NamesTheLimitThatAFrameExceeds) {
+  const auto fields = ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kFrameFieldsBytesMax + 1, 'x')), {}));
+  EXPECT_TRUE(absl::IsInvalidArgument(fields.status()));
+  EXPECT_THAT(std::string(fields.status().message()), HasSubstr("kFrameFieldsBytesMax"));
+
+  const auto tier = ReceivedFrame::Parse(CutInto(BytesField(8, std::string(kTextFieldBytesMax + 1, 'x')), {}));
+  EXPECT_THAT(std::string(tier.status().message()), HasSubstr("kTextFieldBytesMax"));
+
+  const std::string block(kBlockPayloadBytesMax + 1, 'x');
+  const auto payload = ReceivedFrame::Parse(CutInto(BytesField(100, block), {}));
+  EXPECT_THAT(std::string(payload.status().message()), HasSubstr("kBlockPayloadBytesMax"));
+
+  const auto message = ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kMessageBytesMax, 'x')), {}));
+  EXPECT_THAT(std::string(message.status().message()), HasSubstr("kMessageBytesMax"));
+}
+
+TEST(BlockFrameTest, CopyAndChecksumAgreeForAnyPieces) {
+  const std::vector<std::byte> bytes = PatternBytes(1'000'003);
+  const ByteView all(bytes);
+  const std::vector<std::vector<ByteView>> cuts = {
+      {all}, {all.first(1), all.subspan(1)}, {all.first(131'072), ByteView(), all.subspan(131'072)},
+      {all.first(200'000), all.subspan(200'000, 300'000), all.subspan(500'000)}};
+  for (const auto& pieces : cuts) {
+    std::vector<std::byte> copy(bytes.size());
+    EXPECT_EQ(CopyWithChecksum(pieces, copy), Checksum(bytes));
+    EXPECT_EQ(copy, bytes);
+  }
+  EXPECT_EQ(CopyWithChecksum({}, {}), Checksum({}));
+}
+
+// 10: memory that a connection may still be sending from is not given out again.
+TEST(StagingPoolTest, ReusesABufferOnlyOnceItsLastOwnerIsGone) {
+  const auto pool = std::make_shared<StagingPool>();
+  StagingPool::Buffer first = pool->Take(5'000);
+  const std::byte* const place = first.bytes.data();
+  std::shared_ptr<const void> sender = first.owner;
+  first = {};
+  EXPECT_NE(pool->Take(5'000).bytes.data(), place);
+  sender.reset();
+  // Two buffers are free now; the first of them is the one that came back last or first, but `place` is among them.
+  const StagingPool::Buffer a = pool->Take(5'000);
+  const StagingPool::Buffer b = pool->Take(5'000);
+  EXPECT_TRUE(a.bytes.data() == place || b.bytes.data() == place);
+  EXPECT_NE(a.bytes.data(), b.bytes.data());
+}
+
+}  // namespace
+}  // namespace ibid

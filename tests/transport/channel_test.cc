@@ -1,0 +1,180 @@
+#include "transport/channel.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "core/clock.h"
+#include "ibid/v1/cache.grpc.pb.h"
+#include "transport/cache_channel.h"
+#include "transport/limits.h"
+#include "transport/server_setup.h"
+#include "transport/status_conversion.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);  // only a broken test waits this long
+
+// Answers GetStats and nothing else.
+class StatsOnly final : public v1::CacheService::Service {
+ public:
+  grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*, v1::GetStatsResponse* response) override {
+    response->set_incarnation(42);
+    return grpc::Status::OK;
+  }
+};
+
+struct RunningServer {
+  StatsOnly service;
+  std::unique_ptr<GrpcServer> server;
+  std::string address() const { return absl::StrCat("127.0.0.1:", server->port()); }
+};
+
+std::unique_ptr<RunningServer> StartServer(ServerSetup setup = {}) {
+  auto running = std::make_unique<RunningServer>();
+  grpc::Service* const services[] = {&running->service};
+  auto server = GrpcServer::Start(setup, services);
+  EXPECT_TRUE(server.ok()) << server.status();
+  if (server.ok()) running->server = *std::move(server);
+  return running;
+}
+
+std::unique_ptr<CacheChannel> ChannelTo(const std::string& address, const ChannelOptions& options = {}) {
+  auto channel = CacheChannel::Create(address, options);
+  EXPECT_TRUE(channel.ok()) << channel.status();
+  return *std::move(channel);
+}
+
+TEST(StatusConversionTest, EveryCodeKeepsItsMeaningBothWays) {
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), "why");
+    const grpc::Status wire = ToGrpcStatus(status);
+    EXPECT_EQ(static_cast<int>(wire.error_code()), code);
+    EXPECT_EQ(FromGrpcStatus(wire), status);
+  }
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "new")).code(), absl::StatusCode::kUnknown);
+}
+
+TEST(StatusConversionTest, LongMessagesAreCutToFitIntoTrailers) {
+  const grpc::Status wire = ToGrpcStatus(absl::InternalError(std::string(100'000, 'x')));
+  EXPECT_EQ(wire.error_message().size(), kStatusMessageBytesMax);
+}
+
+TEST(ChannelTest, PortZeroBecomesARealPortAndASecondServerCannotTakeIt) {
+  const auto running = StartServer();
+  ASSERT_GT(running->server->port(), 0);
+  StatsOnly other;
+  grpc::Service* const services[] = {&other};
+  ServerSetup setup;
+  setup.listen = running->address();
+  const auto second = GrpcServer::Start(setup, services);
+  EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(running->address()));
+}
+
+// 18: a server that is away is an error within the deadline, and is found again within a heartbeat once it is back.
+TEST(ChannelTest, FindsAServerAgainSoonAfterItIsBack) {
+  auto running = StartServer();
+  ServerSetup setup;
+  setup.listen = running->address();
+  ChannelOptions options;
+  options.reconnect_backoff_max = absl::Milliseconds(200);
+  const auto channel = ChannelTo(running->address(), options);
+  ASSERT_TRUE(channel->WaitUntilConnected(kPatience));
+  ASSERT_TRUE(channel->GetStats(kPatience).ok());
+
+  running.reset();
+  const SteadyClock clock;
+  const absl::Time down = clock.Now();
+  const auto refused = channel->GetStats(absl::Seconds(2));
+  EXPECT_TRUE(absl::IsUnavailable(refused.status()) || absl::IsDeadlineExceeded(refused.status())) << refused.status();
+  EXPECT_LT(clock.Now() - down, absl::Seconds(5));
+
+  running = StartServer(setup);
+  const absl::Time up = clock.Now();
+  ASSERT_TRUE(channel->WaitUntilConnected(kPatience));
+  EXPECT_TRUE(channel->GetStats(kPatience).ok());
+  EXPECT_LT(clock.Now() - up, absl::Seconds(3));
+}
+
+TEST(ChannelTest, CallsWithoutAServerEndByTheirDeadline) {
+  const auto channel = ChannelTo("127.0.0.1:1");
+  const SteadyClock clock;
+  const absl::Time began = clock.Now();
+  EXPECT_FALSE(channel->is_connected());
+  EXPECT_FALSE(channel->GetStats(absl::Milliseconds(300)).ok());
+  EXPECT_FALSE(channel->WaitUntilConnected(absl::Milliseconds(100)));
+  EXPECT_FALSE(channel->OpenSession("test", absl::Milliseconds(300), [](absl::Status) {}).ok());
+  std::vector<std::byte> bytes(64);
+  const MutableByteView into[] = {bytes};
+  const BlockKey keys[1] = {};
+  EXPECT_FALSE(channel->Fetch({}, keys, into, absl::Milliseconds(300), [](uint32_t, BlockOutcome) {}).ok());
+  const PublishBlock blocks[] = {PublishBlock{{}, bytes}};
+  EXPECT_FALSE(channel->Publish({}, blocks, absl::Milliseconds(300), [](const PublishBlockResult&) {}).ok());
+  EXPECT_LT(clock.Now() - began, absl::Seconds(10));
+}
+
+TEST(ChannelTest, MessagesOverTheLimitAreRefusedByName) {
+  const auto running = StartServer();
+  const auto channel = ChannelTo(running->address());
+  const std::vector<BlockKey> keys(kRequestKeysMax + 1);
+  const auto match = channel->Match({}, keys, kPatience);
+  EXPECT_TRUE(absl::IsResourceExhausted(match.status()));
+  EXPECT_THAT(std::string(match.status().message()), HasSubstr("kRequestKeysMax"));
+
+  const std::vector<std::byte> bytes(kBlockPayloadBytesMax + 1);
+  const PublishBlock blocks[] = {PublishBlock{{}, bytes}};
+  const auto publish = channel->Publish({}, blocks, kPatience, [](const PublishBlockResult&) {});
+  EXPECT_TRUE(absl::IsInvalidArgument(publish.status()));
+  EXPECT_THAT(std::string(publish.status().message()), HasSubstr("kBlockPayloadBytesMax"));
+}
+
+// Makes PEM files with the openssl program of the system.
+class TlsFiles {
+ public:
+  explicit TlsFiles(const std::string& folder) : folder_(folder) {}
+  bool Make() const {
+    const std::string command = absl::StrCat(
+        "cd ", folder_, " && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 "
+        "-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 >/dev/null 2>&1");
+    return std::system(command.c_str()) == 0;
+  }
+  std::string certificate() const { return folder_ + "/cert.pem"; }
+  std::string key() const { return folder_ + "/key.pem"; }
+
+ private:
+  const std::string folder_;
+};
+
+TEST(TlsTest, AServerWithACertificateIsReachedByThoseWhoTrustIt) {
+  std::string folder = ::testing::TempDir() + "ibid_tls_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TlsFiles files(folder);
+  if (!files.Make()) GTEST_SKIP() << "no openssl program";
+  ServerSetup setup;
+  setup.tls = {files.certificate(), files.key(), ""};
+  const auto running = StartServer(setup);
+  ChannelOptions trusting;
+  trusting.tls.ca_file = files.certificate();
+  EXPECT_TRUE(ChannelTo(running->address(), trusting)->GetStats(kPatience).ok());
+  EXPECT_FALSE(ChannelTo(running->address())->GetStats(absl::Seconds(2)).ok());
+}
+
+TEST(TlsTest, NamesTheFileThatCannotBeRead) {
+  ChannelOptions options;
+  options.tls.ca_file = "/nowhere/ca.pem";
+  const auto channel = CacheChannel::Create("127.0.0.1:1", options);
+  EXPECT_TRUE(absl::IsInvalidArgument(channel.status()));
+  EXPECT_THAT(std::string(channel.status().message()), HasSubstr("/nowhere/ca.pem"));
+}
+
+}  // namespace
+}  // namespace ibid

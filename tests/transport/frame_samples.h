@@ -1,0 +1,101 @@
+// Frames for the tests of transport/, and the ways to cut them into slices.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "ibid/v1/block_frame.pb.h"
+#include "transport/block_frame.h"
+
+namespace ibid {
+
+inline Digest FilledDigest(uint8_t first) {
+  Digest digest;
+  std::iota(digest.begin(), digest.end(), first);
+  return digest;
+}
+
+// Every field differs from its default and from the others.
+inline FrameHeader FullHeader() {
+  FrameHeader header;
+  header.index = 70'001;
+  header.key = BlockKey{FilledDigest(1)};
+  header.parent = BlockKey{FilledDigest(33)};
+  header.token_count = 16;
+  header.position = 300;
+  header.checksum = 0x0123456789abcdefull;
+  header.outcome = BlockOutcome::kOk;
+  header.tier = "host";
+  header.first_layer = 2;
+  header.layer_count = 5;
+  header.range_checksum = 0xfedcba9876543210ull;
+  header.session_id = 0xffffffffffffffffull;
+  header.namespace_id = NamespaceId{FilledDigest(65)};
+  header.durable = true;
+  header.incarnation = 7;
+  return header;
+}
+
+inline std::vector<std::byte> PatternBytes(size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 131 + (i >> 8));
+  return bytes;
+}
+
+inline std::string FlatBytes(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string flat;
+  if (!buffer.Dump(&slices).ok()) return flat;
+  for (const grpc::Slice& slice : slices) flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  return flat;
+}
+
+// `bytes` as slices that end at each of `cuts` (ascending).
+inline grpc::ByteBuffer CutInto(absl::string_view bytes, const std::vector<size_t>& cuts) {
+  std::vector<grpc::Slice> slices;
+  size_t begin = 0;
+  for (const size_t cut : cuts) {
+    slices.emplace_back(bytes.data() + begin, cut - begin);
+    begin = cut;
+  }
+  slices.emplace_back(bytes.data() + begin, bytes.size() - begin);
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+inline std::string AsText(ByteView bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+inline std::string PayloadText(const ReceivedFrame& frame) {
+  std::string text;
+  for (const ByteView piece : frame.payload_pieces()) text += AsText(piece);
+  return text;
+}
+
+// The same frame as an object of the generated class.
+inline v1::BlockFrame GeneratedFrame(const FrameHeader& header, ByteView payload) {
+  const auto text = [](const Digest& digest) { return std::string(digest.begin(), digest.end()); };
+  v1::BlockFrame frame;
+  frame.set_index(header.index);
+  frame.set_key(text(header.key.digest));
+  frame.set_parent(text(header.parent.digest));
+  frame.set_token_count(header.token_count);
+  frame.set_position(header.position);
+  frame.set_checksum(header.checksum);
+  frame.set_outcome(static_cast<v1::BlockOutcome>(header.outcome));
+  frame.set_tier(header.tier);
+  frame.set_first_layer(header.first_layer);
+  frame.set_layer_count(header.layer_count);
+  frame.set_range_checksum(header.range_checksum);
+  frame.set_session_id(header.session_id);
+  frame.set_namespace_id(text(header.namespace_id.digest));
+  frame.set_durable(header.durable);
+  frame.set_incarnation(header.incarnation);
+  frame.set_payload(AsText(payload));
+  return frame;
+}
+
+}  // namespace ibid

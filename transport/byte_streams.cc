@@ -1,0 +1,243 @@
+// Both calls run on the caller's thread alone, Fetch by blocking reads and Publish by a completion queue of its own: once they
+// have returned, nothing is left that could touch the caller's memory.
+#include "transport/byte_streams.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/impl/rpc_method.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "ibid/v1/cache.grpc.pb.h"
+#include "transport/call_deadline.h"
+#include "transport/key_bytes.h"
+#include "transport/limits.h"
+#include "transport/status_conversion.h"
+
+namespace ibid {
+namespace {
+
+constexpr char kFetchMethod[] = "/ibid.v1.CacheService/Fetch";
+constexpr char kPublishMethod[] = "/ibid.v1.CacheService/Publish";
+
+v1::FetchRequest MakeFetchRequest(const FetchCall& call, std::span<const BlockKey> keys) {
+  v1::FetchRequest request;
+  request.set_session_id(call.session_id);
+  request.set_namespace_id(DigestString(call.ns.digest));
+  request.set_lease_id(call.lease_id);
+  request.set_keys(EncodeKeys(keys));
+  request.set_first_layer(call.first_layer);
+  request.set_layer_count(call.layer_count);
+  return request;
+}
+
+// Takes the frame's payload to `into`. The bytes count only if they are those of `key` in the asked form.
+BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const BlockKey& key, MutableByteView into) {
+  const FrameHeader& header = frame.header();
+  if (header.outcome == BlockOutcome::kCorrupt) return BlockOutcome::kCorrupt;
+  if (header.outcome != BlockOutcome::kOk) return BlockOutcome::kMiss;
+  const bool is_as_asked = header.key == key && frame.payload_bytes() == into.size() &&
+                           header.layer_count == call.layer_count &&
+                           (call.layer_count == 0 || header.first_layer == call.first_layer);
+  if (!is_as_asked) return BlockOutcome::kCorrupt;
+  const uint64_t expected = call.layer_count == 0 ? header.checksum : header.range_checksum;
+  return frame.CopyPayload(into) == expected ? BlockOutcome::kOk : BlockOutcome::kCorrupt;
+}
+
+// One Publish call: writes run at most kPublishFramesInFlight ahead of the results.
+class PublishRun {
+ public:
+  PublishRun(StagingPool* staging, const PublishCall& call,
+             std::span<const PublishBlock> blocks, const std::function<void(const PublishBlockResult&)>& on_result)
+      : staging_(staging), call_(call), blocks_(blocks), on_result_(on_result) {}
+
+  absl::StatusOr<uint64_t> Run(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout) {
+    SetTimeout(timeout, &context_);
+    grpc::GenericStub stub(channel);
+    stream_ = stub.PrepareCall(&context_, kPublishMethod, &queue_);
+    stream_->StartCall(TagOf(Step::kStart));
+    void* tag = nullptr;
+    bool ok = false;
+    while (!is_finished_ && queue_.Next(&tag, &ok)) OnStep(static_cast<Step>(reinterpret_cast<uintptr_t>(tag)), ok);
+    queue_.Shutdown();
+    while (queue_.Next(&tag, &ok)) {
+    }
+    if (!own_error_.ok()) return own_error_;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus(final_status_));
+    if (answered_count_ < blocks_.size()) {
+      return absl::InternalError(absl::StrCat("Publish: the server answered ", answered_count_, " of ",
+                                              blocks_.size(), " blocks"));
+    }
+    return incarnation_;
+  }
+
+ private:
+  enum class Step : uintptr_t { kStart = 1, kWrite, kRead, kFinish };
+  static void* TagOf(Step step) { return reinterpret_cast<void*>(static_cast<uintptr_t>(step)); }
+
+  void OnStep(Step step, bool ok) {
+    switch (step) {
+      case Step::kStart:
+        if (!ok) return Finish();
+        stream_->Read(&incoming_, TagOf(Step::kRead));
+        return WriteNext();
+      case Step::kWrite:
+        is_writing_ = false;
+        outgoing_.Clear();
+        // A failed write means that the call is over; the pending read says so too and leads to Finish.
+        if (ok) WriteNext();
+        return;
+      case Step::kRead:
+        if (!ok || !TakeResult()) return Finish();
+        stream_->Read(&incoming_, TagOf(Step::kRead));
+        return WriteNext();
+      case Step::kFinish:
+        is_finished_ = true;
+        return;
+    }
+  }
+
+  void Finish() {
+    is_finishing_ = true;
+    stream_->Finish(&final_status_, TagOf(Step::kFinish));
+  }
+
+  void WriteNext() {
+    if (is_writing_ || is_finishing_ || sent_count_ == blocks_.size()) return;
+    if (sent_count_ - answered_count_ >= kPublishFramesInFlight) return;
+    if (!EncodeNext()) {
+      context_.TryCancel();
+      return;
+    }
+    ++sent_count_;
+    is_writing_ = true;
+    grpc::WriteOptions options;
+    if (sent_count_ == blocks_.size()) options.set_last_message();
+    stream_->Write(outgoing_, options, TagOf(Step::kWrite));
+  }
+
+  bool EncodeNext() {
+    const PublishBlock& block = blocks_[sent_count_];
+    FrameHeader header;
+    header.index = static_cast<uint32_t>(sent_count_);
+    header.key = block.link.key;
+    header.parent = block.link.parent;
+    header.token_count = block.link.token_count;
+    header.position = block.link.position;
+    if (sent_count_ == 0) {
+      header.session_id = call_.session_id;
+      header.namespace_id = call_.ns;
+      header.durable = call_.durable;
+    }
+    if (block.owner != nullptr) {
+      header.checksum = block.checksum.has_value() ? *block.checksum : Checksum(block.payload);
+      outgoing_ = EncodeFrame(header, block.payload, block.owner);
+      return true;
+    }
+    StagingPool::Buffer copy = staging_->Take(block.payload.size());
+    if (copy.owner == nullptr && !block.payload.empty()) {
+      own_error_ = absl::ResourceExhaustedError(
+          absl::StrCat("Publish: no memory to stage ", block.payload.size(), " bytes"));
+      return false;
+    }
+    const uint64_t computed = CopyWithChecksum({&block.payload, 1}, copy.bytes);
+    header.checksum = block.checksum.value_or(computed);
+    outgoing_ = EncodeFrame(header, copy.bytes, std::move(copy.owner));
+    return true;
+  }
+
+  // False when what came is no result of a block of this call; then the call is being cancelled.
+  bool TakeResult() {
+    v1::PublishResult message;
+    const grpc::Status parsed = grpc::SerializationTraits<v1::PublishResult>::Deserialize(&incoming_, &message);
+    if (!parsed.ok() || message.index() >= blocks_.size() || answered_count_ == blocks_.size()) {
+      own_error_ = absl::InternalError("Publish: the server sent a result that fits no block");
+      context_.TryCancel();
+      return false;
+    }
+    ++answered_count_;
+    incarnation_ = message.incarnation();
+    on_result_(PublishBlockResult{message.index(), static_cast<BlockOutcome>(message.outcome()), message.detail()});
+    return true;
+  }
+
+  StagingPool* const staging_;
+  const PublishCall& call_;
+  const std::span<const PublishBlock> blocks_;
+  const std::function<void(const PublishBlockResult&)>& on_result_;
+
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  grpc::ByteBuffer outgoing_;
+  grpc::ByteBuffer incoming_;
+  grpc::Status final_status_;
+  absl::Status own_error_;
+  size_t sent_count_ = 0;
+  size_t answered_count_ = 0;
+  uint64_t incarnation_ = 0;
+  bool is_writing_ = false;
+  bool is_finishing_ = false;
+  bool is_finished_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<FetchReply> FetchBlocks(grpc::Channel* channel, const FetchCall& call, std::span<const BlockKey> keys,
+                                       std::span<const MutableByteView> into, absl::Duration timeout,
+                                       const std::function<void(uint32_t, BlockOutcome)>& on_block) {
+  IBID_CHECK(keys.size() == into.size()) << keys.size() << " " << into.size();
+  FetchReply reply;
+  if (keys.empty()) return reply;
+  grpc::ClientContext context;
+  SetTimeout(timeout, &context);
+  const grpc::internal::RpcMethod method(kFetchMethod, grpc::internal::RpcMethod::SERVER_STREAMING);
+  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(channel, method, &context,
+                                                                    MakeFetchRequest(call, keys)));
+  absl::Status own_error;
+  uint32_t next = 0;
+  grpc::ByteBuffer message;
+  while (own_error.ok() && stream->Read(&message)) {
+    absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(message);
+    if (!frame.ok()) {
+      own_error = absl::InternalError(absl::StrCat("Fetch: the server sent a wrong frame: ", frame.status().message()));
+    } else if (next >= keys.size() || frame->header().index != next) {
+      own_error = absl::InternalError(absl::StrCat("Fetch: frame ", frame->header().index, " came for block ", next));
+    } else {
+      const BlockOutcome outcome = TakeFrame(*frame, call, keys[next], into[next]);
+      reply.incarnation = frame->header().incarnation;
+      if (outcome == BlockOutcome::kOk) reply.bytes += into[next].size();
+      on_block(next, outcome);
+      ++next;
+    }
+  }
+  if (!own_error.ok()) context.TryCancel();
+  const grpc::Status status = stream->Finish();
+  if (!own_error.ok()) return own_error;
+  IBID_RETURN_IF_ERROR(FromGrpcStatus(status));
+  if (next < keys.size()) {
+    return absl::InternalError(absl::StrCat("Fetch: the stream ended after ", next, " of ", keys.size(), " blocks"));
+  }
+  return reply;
+}
+
+absl::StatusOr<uint64_t> PublishBlocks(const std::shared_ptr<grpc::Channel>& channel, StagingPool* staging,
+                                       const PublishCall& call, std::span<const PublishBlock> blocks,
+                                       absl::Duration timeout,
+                                       const std::function<void(const PublishBlockResult&)>& on_result) {
+  if (blocks.empty()) return 0;
+  for (const PublishBlock& block : blocks) {
+    if (block.payload.size() > kBlockPayloadBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("Publish: a payload of ", block.payload.size(),
+                                                     " bytes is over kBlockPayloadBytesMax=", kBlockPayloadBytesMax));
+    }
+  }
+  return PublishRun(staging, call, blocks, on_result).Run(channel, timeout);
+}
+
+}  // namespace ibid

@@ -1,0 +1,187 @@
+#include "transport/cache_channel.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "ibid/v1/cache.grpc.pb.h"
+#include "transport/byte_streams.h"
+#include "transport/cache_session.h"
+#include "transport/call_deadline.h"
+#include "transport/key_bytes.h"
+#include "transport/limits.h"
+#include "transport/staging.h"
+#include "transport/status_conversion.h"
+
+namespace ibid {
+namespace {
+
+constexpr uint32_t kGoldenTokensCount = 16;
+
+void FillFields(const NamespaceSpec& spec, v1::NamespaceFields* fields) {
+  fields->set_model(spec.model);
+  fields->set_engine(spec.engine);
+  fields->set_layout(spec.layout);
+  fields->set_shard(spec.shard);
+  fields->set_adapter(spec.adapter);
+  fields->set_salt(spec.salt);
+}
+
+CacheStats ToStats(const v1::GetStatsResponse& from) {
+  CacheStats stats;
+  stats.incarnation = from.incarnation();
+  stats.version = from.version();
+  stats.uptime_seconds = from.uptime_seconds();
+  for (const v1::TierStats& tier : from.tiers()) {
+    stats.tiers.push_back(CacheStats::Tier{tier.tier(), tier.state(), tier.bytes_max(), tier.used_bytes(),
+                                           tier.allocated_bytes(), tier.largest_free_bytes(), tier.blocks(),
+                                           tier.hits(), tier.evictions()});
+  }
+  stats.sessions = from.sessions();
+  stats.leases = from.leases();
+  stats.pinned_bytes = from.pinned_bytes();
+  stats.reservations = from.reservations();
+  stats.requested_blocks = from.requested_blocks();
+  stats.missed_blocks = from.missed_blocks();
+  stats.published_blocks = from.published_blocks();
+  stats.rejected_blocks = from.rejected_blocks();
+  stats.corrupt_blocks = from.corrupt_blocks();
+  stats.namespaces = from.namespaces();
+  stats.pending_writes = from.pending_writes();
+  stats.is_recovering = from.is_recovering();
+  return stats;
+}
+
+absl::Status CheckKeysCount(absl::string_view call, size_t count) {
+  if (count <= kRequestKeysMax) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(call, ": ", count, " keys in one request, over kRequestKeysMax=", kRequestKeysMax));
+}
+
+class GrpcCacheChannel final : public CacheChannel {
+ public:
+  explicit GrpcCacheChannel(std::shared_ptr<grpc::Channel> channel)
+      : channel_(std::move(channel)), stub_(v1::CacheService::NewStub(channel_)), staging_(std::make_shared<StagingPool>()) {}
+
+  bool is_connected() override { return channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY; }
+
+  bool WaitUntilConnected(absl::Duration timeout) override { return channel_->WaitForConnected(DeadlineAfter(timeout)); }
+
+  absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec, absl::Duration timeout) override {
+    const NamespaceId ns = MakeNamespaceId(spec);
+    std::vector<uint32_t> tokens(kGoldenTokensCount);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    v1::OpenNamespaceRequest request;
+    request.set_namespace_id(DigestString(ns.digest));
+    FillFields(spec, request.mutable_fields());
+    request.set_golden_key(DigestString(MakeBlockKey(RootParent(ns), tokens).digest));
+    IBID_ASSIGN_OR_RETURN(const v1::OpenNamespaceResponse response,
+                          Call(&v1::CacheService::Stub::OpenNamespace, request, timeout));
+    return OpenNamespaceReply{response.incarnation(), response.payload_bytes()};
+  }
+
+  absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(absl::string_view client_name, absl::Duration timeout,
+                                                            std::function<void(absl::Status)> on_broken) override {
+    return OpenCacheSession(channel_, client_name, timeout, std::move(on_broken));
+  }
+
+  absl::StatusOr<MatchReply> Match(const MatchCall& call, std::span<const BlockKey> chain,
+                                   absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Match", chain.size()));
+    v1::MatchRequest request;
+    request.set_session_id(call.session_id);
+    request.set_namespace_id(DigestString(call.ns.digest));
+    request.set_keys(EncodeKeys(chain));
+    request.set_lease(call.lease);
+    const absl::Duration wait = std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
+    request.set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+    IBID_ASSIGN_OR_RETURN(const v1::MatchResponse response, Call(&v1::CacheService::Stub::Match, request, timeout));
+    if (response.matched_count() > chain.size()) {
+      return absl::InternalError("Match: the server matched more keys than were asked for");
+    }
+    MatchReply reply{response.incarnation(), response.matched_count(), response.pending_count(), response.lease_id()};
+    for (const v1::TierCount& tier : response.tiers()) {
+      if (tier.tier() == "host") reply.host_blocks = tier.blocks();
+      if (tier.tier() == "disk") reply.disk_blocks = tier.blocks();
+    }
+    return reply;
+  }
+
+  absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns, std::span<const BlockKey> keys,
+                                   absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
+    v1::OfferRequest request;
+    request.set_session_id(session_id);
+    request.set_namespace_id(DigestString(ns.digest));
+    request.set_keys(EncodeKeys(keys));
+    IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response, Call(&v1::CacheService::Stub::Offer, request, timeout));
+    if (static_cast<size_t>(response.outcomes_size()) != keys.size()) {
+      return absl::InternalError("Offer: the server answered another number of keys than were offered");
+    }
+    OfferReply reply{response.incarnation()};
+    reply.outcomes.reserve(keys.size());
+    for (const int outcome : response.outcomes()) reply.outcomes.push_back(static_cast<BlockOutcome>(outcome));
+    return reply;
+  }
+
+  absl::StatusOr<FetchReply> Fetch(const FetchCall& call, std::span<const BlockKey> keys,
+                                   std::span<const MutableByteView> into, absl::Duration timeout,
+                                   const std::function<void(uint32_t, BlockOutcome)>& on_block) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Fetch", keys.size()));
+    return FetchBlocks(channel_.get(), call, keys, into, timeout, on_block);
+  }
+
+  absl::StatusOr<uint64_t> Publish(const PublishCall& call, std::span<const PublishBlock> blocks,
+                                   absl::Duration timeout,
+                                   const std::function<void(const PublishBlockResult&)>& on_result) override {
+    return PublishBlocks(channel_, staging_.get(), call, blocks, timeout, on_result);
+  }
+
+  absl::StatusOr<DropReply> Drop(const NamespaceId* ns, std::span<const BlockKey> keys,
+                                 absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Drop", keys.size()));
+    v1::DropRequest request;
+    if (ns != nullptr) request.set_namespace_id(DigestString(ns->digest));
+    request.set_everything(ns == nullptr);
+    request.set_keys(EncodeKeys(keys));
+    IBID_ASSIGN_OR_RETURN(const v1::DropResponse response, Call(&v1::CacheService::Stub::Drop, request, timeout));
+    return DropReply{response.incarnation(), response.blocks()};
+  }
+
+  absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) override {
+    IBID_ASSIGN_OR_RETURN(const v1::GetStatsResponse response,
+                          Call(&v1::CacheService::Stub::GetStats, v1::GetStatsRequest(), timeout));
+    return ToStats(response);
+  }
+
+ private:
+  template <typename Request, typename Response>
+  using UnaryMethod = grpc::Status (v1::CacheService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(UnaryMethod<Request, Response> method, const Request& request, absl::Duration timeout) {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    Response response;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus((stub_.get()->*method)(&context, request, &response)));
+    return response;
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::CacheService::Stub> stub_;
+  const std::shared_ptr<StagingPool> staging_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CacheChannel>> CacheChannel::Create(absl::string_view address,
+                                                                   const ChannelOptions& options) {
+  IBID_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(address, options));
+  return std::unique_ptr<CacheChannel>(std::make_unique<GrpcCacheChannel>(std::move(channel)));
+}
+
+}  // namespace ibid

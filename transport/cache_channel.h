@@ -1,0 +1,171 @@
+// CacheChannel: the client's end of CacheService on one server, in core types: protobuf stops here.
+//
+// Thread safety: every method, from any thread. Calls block their thread until they are done; no call outlives its timeout.
+// Ownership: views passed in belong to the call until it returns; then nothing reads or writes them any more.
+// Errors: Unavailable and DeadlineExceeded for the network and the server's absence; else what the server said
+// (transport/status_conversion.h). A block that is not there is an outcome, not an error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/block_key.h"
+#include "core/checksum.h"
+#include "transport/block_frame.h"
+#include "transport/channel.h"
+
+namespace ibid {
+
+struct OpenNamespaceReply {
+  uint64_t incarnation = 0;
+  uint64_t payload_bytes = 0;
+};
+
+struct MatchCall {
+  uint64_t session_id = 0;  // 0: none, then no lease
+  NamespaceId ns;
+  bool lease = false;
+  absl::Duration wait_pending = absl::ZeroDuration();  // within the call's timeout
+};
+
+struct MatchReply {
+  uint64_t incarnation = 0;
+  uint32_t matched_count = 0;
+  uint32_t pending_count = 0;
+  uint64_t lease_id = 0;     // 0: none
+  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each
+  uint32_t disk_blocks = 0;
+};
+
+struct OfferReply {
+  uint64_t incarnation = 0;
+  std::vector<BlockOutcome> outcomes;  // one a key: kWanted, kPresent, kPending, kRejected
+};
+
+struct FetchCall {
+  uint64_t session_id = 0;
+  NamespaceId ns;
+  uint64_t lease_id = 0;     // 0: by keys alone
+  uint32_t first_layer = 0;  // layer_count 0: whole blocks
+  uint32_t layer_count = 0;
+};
+
+struct FetchReply {
+  uint64_t incarnation = 0;
+  uint64_t bytes = 0;  // of payload, received whole and with the right checksum
+};
+
+struct PublishCall {
+  uint64_t session_id = 0;
+  NamespaceId ns;
+  bool durable = false;
+};
+
+struct PublishBlock {
+  ChainLink link;
+  ByteView payload;
+  // The publisher's checksum of `payload`; computed on the way when absent.
+  std::optional<uint64_t> checksum;
+  // Keeps `payload` alive. With it the payload is sent from where it lies, and the owner may be held until after the call
+  // (the connection may still be sending from it). Without, the payload is copied once into memory of the channel.
+  std::shared_ptr<const void> owner;
+};
+
+// What became of one block of a Publish.
+struct PublishBlockResult {
+  uint32_t index = 0;
+  BlockOutcome outcome = BlockOutcome::kUnspecified;  // kOk, kPresent, kPending, kRejected, kCorrupt, kInvalid
+  std::string detail;
+};
+
+struct DropReply {
+  uint64_t incarnation = 0;
+  uint64_t blocks = 0;
+};
+
+// As in GetStatsResponse, field by field.
+struct CacheStats {
+  struct Tier {
+    std::string tier, state;
+    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0, evictions = 0;
+  };
+  uint64_t incarnation = 0;
+  std::string version;
+  double uptime_seconds = 0;
+  std::vector<Tier> tiers;
+  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0, missed_blocks = 0,
+           published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0, namespaces = 0, pending_writes = 0;
+  bool is_recovering = false;
+};
+
+// A liveness stream to one server; what the client holds there lives as long as this. Heartbeats go out by themselves and
+// renew all leases. Ends when it dies, without waiting for the server. Thread-safe.
+class CacheSession {
+ public:
+  virtual ~CacheSession() = default;
+
+  virtual uint64_t session_id() const = 0;
+  virtual uint64_t incarnation() const = 0;
+  virtual absl::Duration heartbeat() const = 0;
+  virtual absl::Duration lease_ttl() const = 0;
+  // The stream has ended, or the server has not answered for two heartbeats. Never becomes false again.
+  virtual bool is_broken() const = 0;
+  // Gives the leases back without waiting. Nothing happens once the session is broken: they ended with it.
+  virtual void ReleaseLeases(std::span<const uint64_t> lease_ids) = 0;
+};
+
+class CacheChannel {
+ public:
+  // Errors: those of MakeChannel. Does not connect yet.
+  static absl::StatusOr<std::unique_ptr<CacheChannel>> Create(absl::string_view address, const ChannelOptions& options);
+  virtual ~CacheChannel() = default;
+
+  // Whether there is a connection now. Starts connecting if there is none; never waits.
+  virtual bool is_connected() = 0;
+  // Waits until there is a connection. False after `timeout`.
+  virtual bool WaitUntilConnected(absl::Duration timeout) = 0;
+
+  // The handshake. Computes the id and the golden key that the server compares with its own.
+  // Errors: FailedPrecondition (another layout under this id), InvalidArgument (malformed; hashes otherwise).
+  virtual absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec, absl::Duration timeout) = 0;
+
+  // Blocks until the server has answered or `timeout`. `on_broken` is called at most once, on a thread of gRPC, when the
+  // session breaks by itself; it must not block, and must not destroy the session.
+  virtual absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(absl::string_view client_name, absl::Duration timeout,
+                                                                    std::function<void(absl::Status)> on_broken) = 0;
+
+  virtual absl::StatusOr<MatchReply> Match(const MatchCall& call, std::span<const BlockKey> chain,
+                                           absl::Duration timeout) = 0;
+  virtual absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns, std::span<const BlockKey> keys,
+                                           absl::Duration timeout) = 0;
+
+  // Blocks into `into`: into[i] takes the block (or its layer range) of keys[i] and must have its exact size. `on_block` is
+  // called on the calling thread, in the order of the keys: kOk (all bytes are there and the checksum was right), kMiss,
+  // kCorrupt (checksum or size wrong: into[i] holds rubbish). Keys without a call, when an error ends the stream early, have
+  // an unspecified into[i]. After the return nothing writes to `into`. REQUIRES: keys.size() == into.size().
+  virtual absl::StatusOr<FetchReply> Fetch(const FetchCall& call, std::span<const BlockKey> keys,
+                                           std::span<const MutableByteView> into, absl::Duration timeout,
+                                           const std::function<void(uint32_t index, BlockOutcome)>& on_block) = 0;
+
+  // Sends `blocks` in order and calls `on_result` on the calling thread for each block that the server answered, in order of
+  // completion. Blocks without a call, when an error ends the stream early, may or may not be stored.
+  // Returns the server's incarnation (0 when it answered no block).
+  virtual absl::StatusOr<uint64_t> Publish(const PublishCall& call, std::span<const PublishBlock> blocks,
+                                           absl::Duration timeout,
+                                           const std::function<void(const PublishBlockResult&)>& on_result) = 0;
+
+  // `ns` null: everything. `keys` empty: the whole namespace.
+  virtual absl::StatusOr<DropReply> Drop(const NamespaceId* ns, std::span<const BlockKey> keys, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) = 0;
+};
+
+}  // namespace ibid

@@ -1,0 +1,36 @@
+// The limits of what crosses a connection, each with its unit. Reaching one is an error that names it, or back-pressure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "core/kv_layout.h"
+
+namespace ibid {
+
+// The fields of a BlockFrame besides its payload, unknown ones included.
+inline constexpr size_t kFrameFieldsBytesMax = size_t{64} << 10;
+// One gRPC message, either way: the largest block with its fields. gRPC refuses a larger one with RESOURCE_EXHAUSTED.
+inline constexpr size_t kMessageBytesMax = kBlockPayloadBytesMax + kFrameFieldsBytesMax;
+// Keys in one Match, Offer, Fetch or Drop.
+inline constexpr size_t kRequestKeysMax = 262'144;
+// Lease ids in one Session message.
+inline constexpr size_t kReleaseLeasesMax = 65'536;
+// Text fields: names, namespace fields.
+inline constexpr size_t kTextFieldBytesMax = 4'096;
+
+// Publish: frames that a client has on their way ahead of their results.
+inline constexpr size_t kPublishFramesInFlight = 64;
+// Publish: frames that the server has taken from one stream and not yet answered; then it stops reading.
+inline constexpr size_t kPublishFramesUnanswered = 128;
+// Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
+inline constexpr size_t kFetchBlocksAhead = 8;
+
+// Streams of one connection, and so the calls of one client to one server at a time; more wait at the client.
+inline constexpr int kConnectionStreamsMax = 1'024;
+
+// A Match waits no longer than this for pending blocks, whatever it asks for.
+inline constexpr absl::Duration kWaitPendingMax = absl::Seconds(30);
+
+}  // namespace ibid

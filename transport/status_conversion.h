@@ -1,0 +1,16 @@
+// absl::Status inside, gRPC status on the wire: this is the one place where they meet.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace ibid {
+
+// Messages longer than kStatusMessageBytesMax are cut: they travel in HTTP/2 trailers, which are limited to 8 KiB.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+inline constexpr size_t kStatusMessageBytesMax = 2'048;
+
+}  // namespace ibid

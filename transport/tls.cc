@@ -1,0 +1,59 @@
+#include "transport/tls.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+
+namespace ibid {
+namespace {
+
+// The text of `path`; empty for an empty path.
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("TLS: cannot read ", path, ", or it is empty"));
+  }
+  return text.str();
+}
+
+absl::Status CheckPair(const TlsOptions& tls) {
+  if (tls.certificate_file.empty() == tls.key_file.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("TLS: a certificate needs its key, and a key its certificate");
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsOptions& tls) {
+  if (!tls.is_enabled()) return grpc::InsecureChannelCredentials();
+  IBID_RETURN_IF_ERROR(CheckPair(tls));
+  grpc::SslCredentialsOptions options;
+  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.ca_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.certificate_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.key_file));
+  return grpc::SslCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsOptions& tls) {
+  if (!tls.is_enabled()) return grpc::InsecureServerCredentials();
+  IBID_RETURN_IF_ERROR(CheckPair(tls));
+  if (tls.certificate_file.empty()) {
+    return absl::InvalidArgumentError("TLS: a server needs a certificate and its key");
+  }
+  grpc::SslServerCredentialsOptions options(
+      tls.ca_file.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                          : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
+  IBID_ASSIGN_OR_RETURN(pair.private_key, ReadPem(tls.key_file));
+  IBID_ASSIGN_OR_RETURN(pair.cert_chain, ReadPem(tls.certificate_file));
+  options.pem_key_cert_pairs.push_back(std::move(pair));
+  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.ca_file));
+  return grpc::SslServerCredentials(options);
+}
+
+}  // namespace ibid

@@ -26,6 +26,8 @@
 
 namespace ibid {
 
+class ExtentIo;  // extent_io.h
+
 // Random, so that no client can guess another's. 0 is none.
 struct SessionId {
   uint64_t value = 0;
@@ -59,6 +61,10 @@ struct BlockStoreOptions {
   MetricsRegistry* metrics = nullptr;            // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
   bool has_maintenance_thread = true;
+  // Memory for blocks read from disk while the host tier has no room for them.
+  uint64_t read_buffer_bytes_max = uint64_t{256} << 20;
+  // Given the access to the extent files, returns the one to use: tests inject faults. Null: the files themselves.
+  std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
 };
 
 enum class OfferState { kWanted, kPresent, kPending, kRejected };

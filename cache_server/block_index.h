@@ -1,0 +1,127 @@
+// The table of all blocks that the store knows: where the copies of each are, who holds it, what it follows.
+//
+// An entry's life, under its shard's lock:
+//
+//                  Offer/Reserve              Commit
+//     (no entry) ----------------> filling ------------> resident: host_page and/or disk_page
+//         ^   ^                       |                    |   ^  |
+//         |   |     abort, expiry,    |        evict one   |   |  | write to disk, read back, move
+//         |   |     session's end     v        copy        v   |  | (busy > 0 while bytes move)
+//         |   +-------------------- absent <---------------+   |  |
+//         |  nothing refers to it     |   last copy evicted    +--+
+//         |                           |
+//         |                           +-- stays as long as children, leases or waiters name it (refs > 0)
+//         |
+//         +---- doomed <--- Drop, corrupt, session's end, while held, busy or being written: invisible; another entry
+//                           of the same key may be made; freed when the last of these ends
+//
+// Thread safety: each shard has a lock; its methods require it. One shard at a time.
+// Memory: 80 bytes an entry, 4 a bucket.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cache_server/chunked_array.h"
+#include "cache_server/eviction_policy.h"
+#include "cache_server/extent_allocator.h"
+#include "core/block_key.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+enum EntryFlag : uint16_t {
+  kMapped = 1 << 0,          // found by its key
+  kDoomed = 1 << 1,          // left the table while something still used it
+  kFilling = 1 << 2,         // offered or reserved; `checksum` is the session's id
+  kHasWriter = 1 << 3,       // a Reservation of it is alive, or being made
+  kPositionKnown = 1 << 4,
+  kParkedHost = 1 << 5,      // taken as victim while in use: put back when that ends
+  kParkedDisk = 1 << 6,
+  kReadFromDisk = 1 << 7,    // was read from disk without being promoted
+  kWriting = 1 << 8,         // the disk writer has it in its batch
+  kLeavingHost = 1 << 9,     // its host copy was taken out; the host policy may still know it
+};
+
+struct IndexEntry {
+  BlockKey key;
+  uint64_t checksum = 0;
+  uint32_t ns = 0;               // NamespaceInfo::number
+  EntryId parent = kNoEntry;
+  uint32_t host_page = kNoPage;
+  uint32_t disk_page = kNoPage;
+  uint32_t token_count = 0;
+  uint32_t position = 0;
+  uint32_t holds = 0;            // leases and BlockRefs: the copies stay and do not move
+  uint32_t refs = 0;             // what names the entry by id: children, leases, queued work
+  uint16_t busy = 0;             // the store itself moves bytes of a copy
+  uint16_t flags = 0;
+  EntryId next = kNoEntry;       // in its bucket, or in the list of free entries
+
+  bool Has(EntryFlag flag) const { return (flags & flag) != 0; }
+  void Set(EntryFlag flag) { flags |= flag; }
+  void Clear(EntryFlag flag) { flags &= static_cast<uint16_t>(~flag); }
+  bool is_filling() const { return Has(kFilling); }
+  bool is_in_host() const { return host_page != kNoPage && !is_filling(); }
+  bool is_on_disk() const { return disk_page != kNoPage; }
+  bool is_resident() const { return is_in_host() || is_on_disk(); }
+  bool is_in_use() const { return holds > 0 || busy > 0; }
+};
+static_assert(sizeof(IndexEntry) == 80);
+
+class IndexShard {
+ public:
+  Mutex mutex;
+  CondVar settled;  // an entry of the shard stopped filling
+
+  // The visible entry of the key, or kNoEntry.
+  EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
+  // The entry may be free by now: compare what you know of it. REQUIRES: `id` was given by this shard.
+  IndexEntry& Get(EntryId id) IBID_REQUIRES(mutex);
+  // REQUIRES: Find gives kNoEntry. References to other entries stay valid.
+  EntryId Insert(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
+  // Makes the entry invisible. REQUIRES: mapped.
+  void Unmap(EntryId id) IBID_REQUIRES(mutex);
+  // Frees the entry if nothing names or uses it, and returns its parent, which has one reference less to count:
+  // kNoEntry when there is none or the entry stays.
+  EntryId FreeIfUnused(EntryId id) IBID_REQUIRES(mutex);
+
+  // Appends the ids of the mapped entries in buckets [*cursor, ...) to `ids`, about `count` of them; false at the end.
+  // Entries that come meanwhile may be missed.
+  bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
+  size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
+
+ private:
+  friend class BlockIndex;
+  uint32_t& BucketOf(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
+  void Grow() IBID_REQUIRES(mutex);
+
+  uint32_t number_ = 0;
+  uint64_t seed_ = 0;
+  ChunkedArray<IndexEntry, 64> entries_ IBID_GUARDED_BY(mutex);
+  std::vector<EntryId> buckets_ IBID_GUARDED_BY(mutex);
+  EntryId free_ IBID_GUARDED_BY(mutex) = kNoEntry;
+  uint32_t used_count_ IBID_GUARDED_BY(mutex) = 0;  // entries ever given out
+  size_t mapped_count_ IBID_GUARDED_BY(mutex) = 0;
+  size_t entries_count_ IBID_GUARDED_BY(mutex) = 0;
+};
+
+class BlockIndex {
+ public:
+  static constexpr uint32_t kShardsCount = 128;
+
+  BlockIndex();
+
+  IndexShard& ShardOf(const BlockKey& key) { return shards_[key.digest[31] % kShardsCount]; }
+  IndexShard& ShardOf(EntryId id) { return shards_[id % kShardsCount]; }
+  IndexShard& shard(uint32_t number) { return shards_[number]; }
+
+  size_t entries_count();
+
+ private:
+  std::array<IndexShard, kShardsCount> shards_;
+};
+
+}  // namespace ibid

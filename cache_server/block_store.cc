@@ -1,0 +1,405 @@
+// The shell: it owns the parts, passes each call to the path that does it, and runs what is due.
+//
+//   Offer, Reserve, Commit --> PublishPath --+
+//   Match, Acquire ----------> ReadPath -----+--> Residency --> index, policies, arena
+//   queued writes -----------> DiskWriter ---+--> DiskTier --> extent files, directory
+//   start --------------------> Recovery -----+
+#include "cache_server/block_store.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "cache_server/disk_writer.h"
+#include "cache_server/publish_path.h"
+#include "cache_server/random_id.h"
+#include "cache_server/read_path.h"
+#include "cache_server/recovery.h"
+#include "cache_server/residency.h"
+#include "cache_server/store_parts.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+constexpr absl::Duration kMaintenancePeriod = absl::Milliseconds(200);
+constexpr absl::Duration kFlushAtStop = absl::Seconds(5);
+constexpr size_t kDropPieceBlocks = 256;
+
+absl::Status Invalid(absl::string_view option, uint64_t value, absl::string_view rule) {
+  return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": ", rule));
+}
+
+absl::Status Validate(const BlockStoreOptions& o) {
+  constexpr uint64_t kTierBytesMax = uint64_t{kNoPage} * kPageBytes;  // 16 TiB: pages have 32-bit numbers
+  if (o.host_bytes_max < kPageBytes || o.host_bytes_max >= kTierBytesMax) {
+    return Invalid("host_bytes_max", o.host_bytes_max, "must be at least 4 KiB and below 16 TiB");
+  }
+  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 || o.extent_bytes > uint64_t{1} << 40) {
+    return Invalid("extent_bytes", o.extent_bytes, "must be a multiple of 4 KiB, at most 1 TiB");
+  }
+  if (!o.disk_directory.empty() && (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
+    return Invalid("disk_bytes_max", o.disk_bytes_max, "must be at least 4 KiB and below 16 TiB");
+  }
+  const std::pair<absl::string_view, uint64_t> counts[] = {
+      {"io_threads_count", o.io_threads_count},
+      {"sessions_max", o.sessions_max},
+      {"leases_per_session_max", o.leases_per_session_max},
+      {"reservations_per_session_max", o.reservations_per_session_max},
+      {"namespaces_max", o.namespaces_max},
+      {"chain_keys_max", o.chain_keys_max},
+      {"disk_write_queue_max", o.disk_write_queue_max},
+      {"acquire_queue_max", o.acquire_queue_max}};
+  for (const auto& [name, count] : counts) {
+    if (count == 0) return Invalid(name, count, "must be at least 1");
+  }
+  const std::pair<absl::string_view, absl::Duration> terms[] = {
+      {"lease_ttl", o.lease_ttl}, {"session_ttl", o.session_ttl}, {"reservation_ttl", o.reservation_ttl}};
+  for (const auto& [name, term] : terms) {
+    if (term <= absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::FormatDuration(term), ": must be positive"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class BlockStoreImpl {
+ public:
+  BlockStoreImpl(BlockStoreOptions options, const Clock* clock, std::unique_ptr<HostArena> arena,
+                 std::unique_ptr<DiskTier> disk, std::unique_ptr<Clock> own_clock)
+      : own_clock(std::move(own_clock)),
+        parts(std::move(options), clock, std::move(arena), std::move(disk)),
+        residency(parts),
+        recovery(parts, residency),
+        writer(parts, residency),
+        publish(parts, residency, recovery),
+        read(std::make_unique<ReadPath>(parts, residency, recovery)) {}
+
+  absl::Status Start() {
+    if (parts.disk != nullptr) {
+      IBID_RETURN_IF_ERROR(recovery.Start());
+      writer.Start();
+    }
+    if (parts.options.has_maintenance_thread) {
+      maintenance_thread = std::thread([this] { RunMaintenanceThread(); });
+      pthread_setname_np(maintenance_thread.native_handle(), "ibid-maintain");
+    }
+    return absl::OkStatus();
+  }
+
+  ~BlockStoreImpl() {
+    {
+      MutexLock lock(mutex);
+      is_stopping = true;
+    }
+    stopping.NotifyAll();
+    if (maintenance_thread.joinable()) maintenance_thread.join();
+    read.reset();  // its threads end
+    writer.Stop(kFlushAtStop);
+  }
+
+  void LetGoOf(const LetGo& let_go, SessionId session) {
+    for (const HeldBlocks& lease : let_go.leases) residency.EndHolds(lease);
+    for (const EntryId block : let_go.reservations) publish.Revoke(session, block);
+  }
+
+  // Session by session, block by block: nobody waits for more than one of them.
+  void RunMaintenance() {
+    for (const SessionId session : parts.sessions.ids()) LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
+    residency.DemoteAhead();
+    if (parts.disk != nullptr) parts.disk->HealIfDue();
+    UpdateGauges();
+  }
+
+  void RunMaintenanceThread() {
+    while (true) {
+      {
+        MutexLock lock(mutex);
+        if (!is_stopping) stopping.WaitFor(mutex, kMaintenancePeriod);
+        if (is_stopping) return;
+      }
+      RunMaintenance();
+    }
+  }
+
+  void UpdateGauges() {
+    const ExtentAllocator::Usage host = parts.arena->usage();
+    StoreGauges now{};
+    now.host_used_bytes = static_cast<double>(host.used_bytes);
+    now.host_blocks = static_cast<double>(parts.counters.tier(TierName::kHost).blocks.load());
+    if (parts.disk != nullptr) {
+      now.disk_used_bytes = static_cast<double>(parts.disk->usage().used_bytes);
+      now.disk_allocated_bytes = static_cast<double>(parts.disk->allocated_bytes());
+      now.disk_blocks = static_cast<double>(parts.counters.tier(TierName::kDisk).blocks.load());
+      now.disk_queue_depth = static_cast<double>(parts.disk_queue.writes_count());
+      now.is_disk_ok = parts.disk->state() == "ok" ? 1 : 0;
+    }
+    now.pinned_bytes = static_cast<double>(parts.counters.pinned_bytes.load());
+    now.sessions = static_cast<double>(parts.sessions.sessions_count());
+    now.leases = static_cast<double>(parts.sessions.leases_count());
+    now.reservations = static_cast<double>(parts.sessions.reservations_count());
+    parts.counters.SetGauges(now);
+  }
+
+  // Namespaces that have no block give way when a new one finds no place.
+  size_t CloseEmptyNamespaces() {
+    absl::flat_hash_set<uint32_t> used;
+    ForEachBlock([&used](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
+      used.insert(shard.Get(id).ns);
+      return Aftermath{};
+    });
+    return parts.namespaces.CloseAllExcept(used);
+  }
+
+  // Calls `each` with every visible entry, its shard locked, and finishes what it returns without a lock. In pieces:
+  // no shard is locked for long.
+  template <typename Each>
+  void ForEachBlock(const Each& each) {
+    for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
+      IndexShard& shard = parts.index.shard(number);
+      size_t cursor = 0;
+      bool has_more = true;
+      while (has_more) {
+        std::vector<Aftermath> aftermaths;
+        {
+          MutexLock lock(shard.mutex);
+          std::vector<EntryId> ids;
+          has_more = shard.Collect(&cursor, kDropPieceBlocks, &ids);
+          for (const EntryId id : ids) aftermaths.push_back(each(shard, id));
+        }
+        for (const Aftermath& after : aftermaths) residency.Finish(after);
+      }
+    }
+  }
+
+  // All blocks of a namespace, or of all of them (null).
+  size_t DropAll(const NamespaceInfo* ns) {
+    size_t dropped_count = 0;
+    ForEachBlock([&](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
+      const IndexEntry& entry = shard.Get(id);
+      if ((ns != nullptr && entry.ns != ns->number) || !entry.is_resident()) return Aftermath{};
+      ++dropped_count;
+      return residency.Remove(shard, id);
+    });
+    return dropped_count;
+  }
+
+  bool DropOne(const NamespaceInfo& ns, const BlockKey& key) {
+    if (recovery.is_running()) recovery.IndexOne(ns, key);
+    recovery.Forget(ns.number, key);
+    IndexShard& shard = parts.index.ShardOf(key);
+    Aftermath after;
+    {
+      MutexLock lock(shard.mutex);
+      const EntryId id = shard.Find(ns.number, key);
+      if (id == kNoEntry || !shard.Get(id).is_resident()) return false;
+      after = residency.Remove(shard, id);
+    }
+    residency.Finish(after);
+    return true;
+  }
+
+  Reservation MakeReservation(WriterSlot slot);
+
+  const uint64_t incarnation = RandomId();
+  const std::unique_ptr<Clock> own_clock;
+  StoreParts parts;
+  Residency residency;
+  Recovery recovery;
+  DiskWriter writer;
+  PublishPath publish;
+  std::unique_ptr<ReadPath> read;
+
+  Mutex mutex;
+  CondVar stopping;
+  bool is_stopping IBID_GUARDED_BY(mutex) = false;
+  std::thread maintenance_thread;
+};
+
+// ---- Reservation
+
+struct Reservation::State {
+  PublishPath& publish;
+  WriterSlot slot;
+};
+
+Reservation::Reservation(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Reservation::Reservation(Reservation&&) noexcept = default;
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this == &other) return *this;
+  if (state_ != nullptr) state_->publish.Abort(state_->slot);
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+Reservation::~Reservation() {
+  if (state_ != nullptr) state_->publish.Abort(state_->slot);
+}
+
+MutableByteView Reservation::payload() const {
+  IBID_CHECK(state_ != nullptr) << "a moved-from or committed Reservation";
+  return state_->slot.payload;
+}
+
+void Reservation::Commit(uint64_t checksum, uint64_t computed, bool durable,
+                         std::function<void(absl::Status)> done) && {
+  IBID_CHECK(state_ != nullptr) << "Commit was called before";
+  const std::unique_ptr<State> state = std::move(state_);
+  state->publish.Commit(std::move(state->slot), checksum, computed, durable, std::move(done));
+}
+
+Reservation BlockStoreImpl::MakeReservation(WriterSlot slot) {
+  return Reservation(std::make_unique<Reservation::State>(Reservation::State{publish, std::move(slot)}));
+}
+
+// ---- BlockStore
+
+BlockStore::BlockStore(std::unique_ptr<BlockStoreImpl> impl) : impl_(std::move(impl)) {}
+BlockStore::~BlockStore() = default;
+
+absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions options) {
+  IBID_RETURN_IF_ERROR(Validate(options));
+  std::unique_ptr<Clock> own_clock;
+  const Clock* clock = options.clock;
+  if (clock == nullptr) {
+    own_clock = std::make_unique<SteadyClock>();
+    clock = own_clock.get();
+  }
+  std::unique_ptr<DiskTier> disk;
+  if (!options.disk_directory.empty()) {
+    IBID_ASSIGN_OR_RETURN(disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max, options.extent_bytes,
+                                                clock, options.wrap_extent_io}));
+  }
+  IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes));
+  auto impl = std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena), std::move(disk),
+                                               std::move(own_clock));
+  IBID_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<BlockStore>(new BlockStore(std::move(impl)));
+}
+
+uint64_t BlockStore::incarnation() const { return impl_->incarnation; }
+
+absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const KvLayout& layout) {
+  IBID_RETURN_IF_ERROR(layout.Validate());
+  const uint32_t slot_pages = static_cast<uint32_t>(RoundUp(layout.PayloadBytes(), kPageBytes) / kPageBytes);
+  if (!impl_->parts.arena->CanEverFit(slot_pages)) {
+    return absl::InvalidArgumentError(absl::StrCat("layout ", layout.ToString(), ": a block of ", layout.PayloadBytes(),
+                                                   " bytes can never fit: extent_bytes is ",
+                                                   impl_->parts.options.extent_bytes, ", host_bytes_max ",
+                                                   impl_->parts.options.host_bytes_max));
+  }
+  absl::StatusOr<NamespacePtr> info = impl_->parts.namespaces.Open(ns, layout);
+  if (absl::IsResourceExhausted(info.status()) && impl_->CloseEmptyNamespaces() > 0) {
+    info = impl_->parts.namespaces.Open(ns, layout);
+  }
+  IBID_RETURN_IF_ERROR(info.status());
+  return (*info)->payload_bytes;
+}
+
+absl::StatusOr<SessionId> BlockStore::OpenSession(absl::string_view client_name) {
+  return impl_->parts.sessions.Open(client_name, impl_->parts.Now());
+}
+
+absl::Status BlockStore::KeepAlive(SessionId session, bool renew_leases) {
+  return impl_->parts.sessions.Touch(session, impl_->parts.Now(), renew_leases);
+}
+
+void BlockStore::ReleaseLeases(SessionId session, std::span<const LeaseId> leases) {
+  for (const LeaseId lease : leases) {
+    const auto blocks = impl_->parts.sessions.TakeLease(session, lease);
+    if (blocks.has_value()) impl_->residency.EndHolds(*blocks);
+  }
+}
+
+void BlockStore::EndSession(SessionId session) { impl_->LetGoOf(impl_->parts.sessions.End(session), session); }
+
+absl::StatusOr<std::vector<OfferState>> BlockStore::Offer(SessionId session, const NamespaceId& ns,
+                                                          std::span<const BlockKey> keys) {
+  return impl_->publish.Offer(session, ns, keys);
+}
+
+absl::StatusOr<Reservation> BlockStore::Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link) {
+  IBID_ASSIGN_OR_RETURN(WriterSlot slot, impl_->publish.Reserve(session, ns, link));
+  return impl_->MakeReservation(std::move(slot));
+}
+
+absl::StatusOr<MatchResult> BlockStore::Match(SessionId session, const NamespaceId& ns,
+                                              std::span<const BlockKey> chain, const MatchOptions& options) {
+  return impl_->read->Match(session, ns, chain, options);
+}
+
+void BlockStore::Acquire(const NamespaceId& ns, const BlockKey& key,
+                         std::function<void(absl::StatusOr<BlockRef>)> done) {
+  impl_->read->Acquire(ns, key, std::move(done));
+}
+
+absl::Status BlockStore::CheckLease(SessionId session, LeaseId lease) const {
+  return impl_->parts.sessions.CheckLease(session, lease, impl_->parts.Now());
+}
+
+size_t BlockStore::Drop(const NamespaceId& ns, std::span<const BlockKey> keys) {
+  const NamespacePtr info = impl_->parts.namespaces.Find(ns);
+  if (info == nullptr) return 0;
+  if (keys.empty()) {
+    impl_->recovery.ForgetNamespace(info->number);
+    return impl_->DropAll(info.get());
+  }
+  size_t dropped_count = 0;
+  for (const BlockKey& key : keys) dropped_count += impl_->DropOne(*info, key) ? 1 : 0;
+  return dropped_count;
+}
+
+size_t BlockStore::DropEverything() {
+  for (const NamespacePtr& ns : impl_->parts.namespaces.All()) impl_->recovery.ForgetNamespace(ns->number);
+  return impl_->DropAll(nullptr);
+}
+
+BlockStoreStats BlockStore::stats() const {
+  const StoreParts& parts = impl_->parts;
+  BlockStoreStats stats;
+  const auto add_tier = [&](absl::string_view name, TierName tier, const ExtentAllocator::Usage& usage) -> BlockTierStats& {
+    const TierCounters& counters = parts.counters.tier(tier);
+    BlockTierStats& out = stats.tiers.emplace_back();
+    out.tier = std::string(name);
+    out.bytes_max = usage.total_bytes;
+    out.used_bytes = usage.used_bytes;
+    out.largest_free_bytes = usage.largest_free_bytes;
+    out.blocks = static_cast<uint64_t>(std::max<int64_t>(0, counters.blocks.load()));
+    out.hits = counters.hits.value();
+    out.evictions = counters.evictions_count();
+    return out;
+  };
+  add_tier("host", TierName::kHost, parts.arena->usage()).allocated_bytes = parts.options.host_bytes_max;
+  if (parts.disk != nullptr) {
+    BlockTierStats& disk = add_tier("disk", TierName::kDisk, parts.disk->usage());
+    disk.allocated_bytes = parts.disk->allocated_bytes();
+    disk.state = parts.disk->state();
+  }
+  stats.sessions = parts.sessions.sessions_count();
+  stats.leases = parts.sessions.leases_count();
+  stats.reservations = parts.sessions.reservations_count();
+  stats.pinned_bytes = static_cast<uint64_t>(parts.counters.pinned_bytes.load());
+  stats.namespaces = parts.namespaces.count();
+  stats.requested_blocks = parts.counters.requested_blocks();
+  stats.missed_blocks = parts.counters.missed_blocks.value();
+  stats.published_blocks = parts.counters.published_blocks.value();
+  stats.rejected_blocks = parts.counters.rejected_blocks.value();
+  stats.corrupt_blocks = parts.counters.corrupt_blocks.value();
+  stats.pending_writes = parts.disk_queue.writes_count();
+  stats.is_recovering = impl_->recovery.is_running();
+  return stats;
+}
+
+void BlockStore::RunMaintenance() { impl_->RunMaintenance(); }
+
+bool BlockStore::FlushToDisk(absl::Duration timeout) { return impl_->parts.disk_queue.WaitUntilIdle(timeout); }
+
+}  // namespace ibid

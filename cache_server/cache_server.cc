@@ -1,0 +1,97 @@
+#include "cache_server/cache_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// What a cancelled call or a connection that is being closed may need to let go of the store's memory.
+constexpr absl::Duration kHoldsTimeout = absl::Seconds(5);
+
+}  // namespace
+
+CacheServer::CacheServer(const ServerOptions& options) : options_(options) {}
+
+absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const ServerOptions& options, const Clock* clock) {
+  IBID_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<CacheServer> server(new CacheServer(options));
+  IBID_RETURN_IF_ERROR(server->Open(clock));
+  return server;
+}
+
+absl::Status CacheServer::Open(const Clock* clock) {
+  metrics_ = std::make_unique<MetricsRegistry>();
+  BlockStoreOptions store_options = options_.StoreOptions();
+  store_options.clock = clock;
+  store_options.metrics = metrics_.get();
+  IBID_ASSIGN_OR_RETURN(store_, BlockStore::Open(std::move(store_options)));
+
+  CacheServiceOptions service_options;
+  service_options.store = store_.get();
+  service_options.session_ttl = options_.session_ttl;
+  service_options.lease_ttl = options_.lease_ttl;
+  service_options.version = IBID_VERSION;
+  service_options.metrics = metrics_.get();
+  service_ = CacheService::Create(service_options);
+  grpc::Service* const services[] = {service_->grpc_service()};
+  IBID_ASSIGN_OR_RETURN(grpc_server_, GrpcServer::Start(options_.GrpcSetup(), services));
+
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  HttpPort::Handlers handlers;
+  handlers["/metrics"] = [this] { return HttpReply{200, SerializeMetrics(*metrics_)}; };
+  handlers["/healthz"] = [this] { return Health(); };
+  IBID_ASSIGN_OR_RETURN(http_port_, HttpPort::Start(options_.http_listen, std::move(handlers)));
+  return absl::OkStatus();
+}
+
+CacheServer::~CacheServer() { Shutdown(absl::ZeroDuration()); }
+
+std::string CacheServer::address() const {
+  return absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port());
+}
+
+HttpReply CacheServer::Health() const {
+  if (is_stopping_) return HttpReply{503, "stopping\n"};
+  const BlockStoreStats stats = store_->stats();
+  std::string text = stats.is_recovering ? "recovering\n" : "ok\n";
+  // A tier in trouble is no reason to stop sending requests here: misses are served well.
+  for (const BlockTierStats& tier : stats.tiers) {
+    if (tier.state != "ok") absl::StrAppend(&text, tier.tier, ": ", tier.state, "\n");
+  }
+  return HttpReply{200, std::move(text)};
+}
+
+void CacheServer::Shutdown(absl::Duration timeout) {
+  if (is_stopping_.exchange(true)) return;
+  const SteadyClock clock;
+  const absl::Time until = clock.Now() + timeout;
+  const auto left = [&] { return std::max(until - clock.Now(), absl::ZeroDuration()); };
+  if (grpc_server_ != nullptr) {
+    service_->Drain();
+    grpc_server_->Shutdown(left());
+  }
+  if (store_ != nullptr && timeout > absl::ZeroDuration() && !store_->FlushToDisk(left())) {
+    IBID_LOG(warn, "stopped before all blocks were on disk; those that are not will be misses");
+  }
+  http_port_.reset();
+  if (service_ != nullptr && !service_->WaitForNoHolds(kHoldsTimeout)) {
+    // Freeing memory that gRPC may still read would be worse than leaking it in a process that ends.
+    IBID_LOG(error, "calls or connections still hold blocks {} after the stop; their memory is left to the process's end",
+             absl::FormatDuration(kHoldsTimeout));
+    (void)service_.release();
+    (void)store_.release();
+    (void)metrics_.release();
+    (void)grpc_server_.release();
+    return;
+  }
+  grpc_server_.reset();
+  service_.reset();
+  store_.reset();
+}
+
+}  // namespace ibid

@@ -1,0 +1,54 @@
+// CacheServer: a whole cache server in one object: store, gRPC port and HTTP port. ibid-server is this and a main function; tests
+// run it in their own process.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_server/block_store.h"
+#include "cache_server/cache_service.h"
+#include "cache_server/http_port.h"
+#include "cache_server/server_options.h"
+#include "core/metrics.h"
+#include "transport/server_setup.h"
+
+namespace ibid {
+
+// Thread-safe, but Shutdown and the destructor are called by one thread.
+class CacheServer {
+ public:
+  // Serves once this returns; blocks of the disk tier appear as they are indexed. `clock` null: the steady clock.
+  // Errors: those of ServerOptions::Validate, BlockStore::Open and the two ports.
+  static absl::StatusOr<std::unique_ptr<CacheServer>> Start(const ServerOptions& options, const Clock* clock = nullptr);
+  ~CacheServer();  // Shutdown without grace
+
+  int port() const { return grpc_server_->port(); }
+  int http_port() const { return http_port_ == nullptr ? 0 : http_port_->port(); }
+  std::string address() const;  // host:port of the gRPC port
+  // REQUIRES: not after Shutdown.
+  BlockStore& store() { return *store_; }
+  MetricsRegistry& metrics() { return *metrics_; }
+
+  // Stops in order: says so in health, ends sessions, waits for running calls, writes to disk what is queued for it. All of it
+  // within `timeout` and a few seconds; calls that still run are then cancelled. Idempotent.
+  void Shutdown(absl::Duration timeout);
+
+ private:
+  explicit CacheServer(const ServerOptions& options);
+  absl::Status Open(const Clock* clock);
+  HttpReply Health() const;
+
+  const ServerOptions options_;
+  // In the order of construction; Shutdown takes them down from the last to the first.
+  std::unique_ptr<MetricsRegistry> metrics_;
+  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<CacheService> service_;
+  std::unique_ptr<GrpcServer> grpc_server_;
+  std::unique_ptr<HttpPort> http_port_;
+  std::atomic<bool> is_stopping_{false};
+};
+
+}  // namespace ibid

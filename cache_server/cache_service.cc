@@ -1,0 +1,344 @@
+#include "cache_server/cache_service.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cache_server/fetch_stream.h"
+#include "cache_server/publish_stream.h"
+#include "cache_server/service_state.h"
+#include "cache_server/session_stream.h"
+#include "core/check.h"
+#include "core/executor.h"
+#include "core/log.h"
+#include "ibid/v1/cache.grpc.pb.h"
+#include "transport/block_frame.h"
+#include "transport/key_bytes.h"
+#include "transport/limits.h"
+#include "transport/status_conversion.h"
+
+namespace ibid {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+// Matches that wait for pending blocks at the same time; more answer at once with what there is.
+constexpr size_t kWaitingMatchesMax = 16;
+// Drops of whole namespaces that wait for their turn; more are refused.
+constexpr size_t kDropsQueuedMax = 64;
+// How soon a waiting match learns that its client has gone.
+constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
+// A client that misses this many heartbeats in a row has lost its session.
+constexpr int kHeartbeatsPerTtl = 5;
+constexpr uint32_t kGoldenTokensCount = 16;
+
+absl::Status CheckText(absl::string_view what, absl::string_view text) {
+  if (text.size() <= kTextFieldBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("OpenNamespace: ", what, " has ", text.size(), " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
+}
+
+absl::StatusOr<NamespaceSpec> SpecOf(const v1::NamespaceFields& fields) {
+  IBID_RETURN_IF_ERROR(CheckText("model", fields.model()));
+  IBID_RETURN_IF_ERROR(CheckText("engine", fields.engine()));
+  IBID_RETURN_IF_ERROR(CheckText("layout", fields.layout()));
+  IBID_RETURN_IF_ERROR(CheckText("shard", fields.shard()));
+  IBID_RETURN_IF_ERROR(CheckText("adapter", fields.adapter()));
+  IBID_RETURN_IF_ERROR(CheckText("salt", fields.salt()));
+  return NamespaceSpec{fields.model(), fields.engine(), fields.layout(), fields.shard(), fields.adapter(), fields.salt()};
+}
+
+// Both sides must compute the same keys, or every lookup would silently miss.
+absl::Status CheckGoldenKey(const NamespaceId& ns, absl::string_view golden_key) {
+  IBID_ASSIGN_OR_RETURN(const Digest theirs, DigestFromBytes(golden_key, "golden_key"));
+  std::vector<uint32_t> tokens(kGoldenTokensCount);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const BlockKey ours = MakeBlockKey(RootParent(ns), tokens);
+  if (ours.digest == theirs) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("OpenNamespace: the client computes block keys otherwise: golden_key ",
+                                                    DigestToShortHex(theirs), ", here ", DigestToShortHex(ours.digest)));
+}
+
+BlockOutcome OutcomeOf(OfferState state) {
+  switch (state) {
+    case OfferState::kWanted: return BlockOutcome::kWanted;
+    case OfferState::kPresent: return BlockOutcome::kPresent;
+    case OfferState::kPending: return BlockOutcome::kPending;
+    case OfferState::kRejected: return BlockOutcome::kRejected;
+  }
+  return BlockOutcome::kUnspecified;
+}
+
+void FillTier(const BlockTierStats& from, v1::TierStats* to) {
+  to->set_tier(from.tier);
+  to->set_bytes_max(from.bytes_max);
+  to->set_used_bytes(from.used_bytes);
+  to->set_allocated_bytes(from.allocated_bytes);
+  to->set_largest_free_bytes(from.largest_free_bytes);
+  to->set_blocks(from.blocks);
+  to->set_hits(from.hits);
+  to->set_evictions(from.evictions);
+  to->set_state(from.state);
+}
+
+void FillStats(const BlockStoreStats& from, v1::GetStatsResponse* to) {
+  for (const BlockTierStats& tier : from.tiers) FillTier(tier, to->add_tiers());
+  to->set_sessions(from.sessions);
+  to->set_leases(from.leases);
+  to->set_pinned_bytes(from.pinned_bytes);
+  to->set_reservations(from.reservations);
+  to->set_requested_blocks(from.requested_blocks);
+  to->set_missed_blocks(from.missed_blocks);
+  to->set_published_blocks(from.published_blocks);
+  to->set_rejected_blocks(from.rejected_blocks);
+  to->set_corrupt_blocks(from.corrupt_blocks);
+  to->set_namespaces(from.namespaces);
+  to->set_is_recovering(from.is_recovering);
+  to->set_pending_writes(from.pending_writes);
+}
+
+// A unary call: its reactor and its record, together until the answer.
+class UnaryCall {
+ public:
+  UnaryCall(ServiceState* state, CallbackServerContext* context, RpcMethod method, const google::protobuf::Message& request)
+      : hold_(state->holds), context_(context), reactor_(context->DefaultReactor()), record_(&state->metrics, method) {
+    record_.OnReceived(request.ByteSizeLong());
+  }
+
+  ServerUnaryReactor* reactor() const { return reactor_; }
+  bool is_cancelled() const { return context_->IsCancelled(); }
+
+  // REQUIRES: called once.
+  ServerUnaryReactor* Answer(const absl::Status& status, const google::protobuf::Message& response) {
+    const grpc::Status final_status = ToGrpcStatus(status);
+    if (status.ok()) record_.OnSent(response.ByteSizeLong());
+    record_.OnDone(final_status.error_code());
+    ServerUnaryReactor* const reactor = reactor_;
+    reactor->Finish(final_status);
+    return reactor;
+  }
+
+ private:
+  const Hold hold_;
+  CallbackServerContext* const context_;
+  ServerUnaryReactor* const reactor_;
+  RpcRecord record_;
+};
+
+// Publish and Fetch as raw bytes, all else as messages.
+using GeneratedService = v1::CacheService::WithCallbackMethod_OpenNamespace<
+    v1::CacheService::WithCallbackMethod_Session<v1::CacheService::WithCallbackMethod_Match<
+        v1::CacheService::WithCallbackMethod_Offer<v1::CacheService::WithRawCallbackMethod_Publish<
+            v1::CacheService::WithRawCallbackMethod_Fetch<v1::CacheService::WithCallbackMethod_Drop<
+                v1::CacheService::WithCallbackMethod_GetStats<v1::CacheService::Service>>>>>>>>;
+
+class CacheServiceImpl final : public CacheService, private GeneratedService {
+ public:
+  explicit CacheServiceImpl(const CacheServiceOptions& options)
+      : state_(options.metrics), version_(options.version),
+        waiting_matches_("ibid-match-wait", kWaitingMatchesMax, kWaitingMatchesMax),
+        drops_("ibid-drop", 1, kDropsQueuedMax) {
+    IBID_CHECK(options.store != nullptr);
+    state_.store = options.store;
+    state_.incarnation = options.store->incarnation();
+    state_.lease_ttl = options.lease_ttl;
+    state_.heartbeat = std::min(options.session_ttl, options.lease_ttl) / kHeartbeatsPerTtl;
+  }
+
+  ~CacheServiceImpl() override { is_draining_ = true; }
+
+  grpc::Service* grpc_service() override { return this; }
+
+  void Drain() override {
+    is_draining_ = true;
+    sessions_.EndAll(absl::UnavailableError("the server is shutting down"));
+  }
+
+  bool WaitForNoHolds(absl::Duration timeout) override { return state_.holds->WaitForNone(timeout); }
+
+ private:
+  BlockStore& store() { return *state_.store; }
+
+  ServerUnaryReactor* OpenNamespace(CallbackServerContext* context, const v1::OpenNamespaceRequest* request,
+                                    v1::OpenNamespaceResponse* response) override {
+    UnaryCall call(&state_, context, RpcMethod::kOpenNamespace, *request);
+    return call.Answer(OpenNamespaceNow(*request, response), *response);
+  }
+
+  absl::Status OpenNamespaceNow(const v1::OpenNamespaceRequest& request, v1::OpenNamespaceResponse* response) {
+    response->set_incarnation(state_.incarnation);
+    IBID_RETURN_IF_ERROR(CheckText("tenant", request.tenant()));
+    IBID_ASSIGN_OR_RETURN(const NamespaceSpec spec, SpecOf(request.fields()));
+    NamespaceId theirs;
+    IBID_ASSIGN_OR_RETURN(theirs.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    const NamespaceId ns = MakeNamespaceId(spec);
+    if (ns != theirs) {
+      return absl::InvalidArgumentError(absl::StrCat("OpenNamespace: namespace_id ", DigestToShortHex(theirs.digest),
+                                                     " is not the hash of the fields, which is ",
+                                                     DigestToShortHex(ns.digest)));
+    }
+    IBID_RETURN_IF_ERROR(CheckGoldenKey(ns, request.golden_key()));
+    IBID_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Parse(spec.layout));
+    IBID_ASSIGN_OR_RETURN(const uint64_t payload_bytes, store().OpenNamespace(ns, layout));
+    state_.layouts.Add(ns, layout);
+    response->set_payload_bytes(payload_bytes);
+    return absl::OkStatus();
+  }
+
+  SessionReactor* Session(CallbackServerContext* context) override { return sessions_.Start(&state_); }
+
+  ServerUnaryReactor* Match(CallbackServerContext* context, const v1::MatchRequest* request,
+                            v1::MatchResponse* response) override {
+    auto call = std::make_shared<UnaryCall>(&state_, context, RpcMethod::kMatch, *request);
+    const absl::Duration wait = std::min(absl::Milliseconds(request->wait_pending_ms()), kWaitPendingMax);
+    const absl::Time until = clock_.Now() + wait;
+    if (wait > absl::ZeroDuration() && HasPending(*request) &&
+        waiting_matches_.TrySubmit([this, call, request, response, until] {
+          WaitForPending(*call, *request, until);
+          call->Answer(MatchNow(*request, response), *response);
+        })) {
+      return call->reactor();
+    }
+    return call->Answer(MatchNow(*request, response), *response);
+  }
+
+  struct MatchArguments {
+    NamespaceId ns;
+    std::vector<BlockKey> chain;
+  };
+  static absl::StatusOr<MatchArguments> ArgumentsOf(const v1::MatchRequest& request) {
+    MatchArguments arguments;
+    IBID_ASSIGN_OR_RETURN(arguments.ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(arguments.chain, DecodeKeys(request.keys()));
+    return arguments;
+  }
+
+  absl::Status MatchNow(const v1::MatchRequest& request, v1::MatchResponse* response) {
+    response->set_incarnation(state_.incarnation);
+    IBID_ASSIGN_OR_RETURN(const MatchArguments arguments, ArgumentsOf(request));
+    MatchOptions options;
+    options.lease = request.lease();
+    IBID_ASSIGN_OR_RETURN(const MatchResult result, store().Match(SessionId{request.session_id()}, arguments.ns,
+                                                                  arguments.chain, options));
+    response->set_matched_count(result.matched_count);
+    response->set_pending_count(result.pending_count);
+    response->set_lease_id(result.lease.value);
+    AddTier("host", result.host_blocks, response);
+    AddTier("disk", result.disk_blocks, response);
+    return absl::OkStatus();
+  }
+
+  static void AddTier(const char* name, uint32_t blocks, v1::MatchResponse* response) {
+    if (blocks == 0) return;
+    v1::TierCount* tier = response->add_tiers();
+    tier->set_tier(name);
+    tier->set_blocks(blocks);
+  }
+
+  bool HasPending(const v1::MatchRequest& request) {
+    const absl::StatusOr<MatchArguments> arguments = ArgumentsOf(request);
+    if (!arguments.ok()) return false;
+    const auto result = store().Match(SessionId{}, arguments->ns, arguments->chain, {});
+    return result.ok() && result->pending_count > 0;
+  }
+
+  // Waits in slices, without a lease, until nothing is pending, the time is over, or nobody waits for the answer any more.
+  void WaitForPending(const UnaryCall& call, const v1::MatchRequest& request, absl::Time until) {
+    const absl::StatusOr<MatchArguments> arguments = ArgumentsOf(request);
+    if (!arguments.ok()) return;
+    while (!is_draining_ && !call.is_cancelled()) {
+      const absl::Duration left = until - clock_.Now();
+      if (left <= absl::ZeroDuration()) return;
+      MatchOptions options;
+      options.wait_pending = std::min(left, kWaitSlice);
+      const auto result = store().Match(SessionId{}, arguments->ns, arguments->chain, options);
+      if (!result.ok() || result->pending_count == 0) return;
+    }
+  }
+
+  ServerUnaryReactor* Offer(CallbackServerContext* context, const v1::OfferRequest* request,
+                            v1::OfferResponse* response) override {
+    UnaryCall call(&state_, context, RpcMethod::kOffer, *request);
+    return call.Answer(OfferNow(*request, response), *response);
+  }
+
+  absl::Status OfferNow(const v1::OfferRequest& request, v1::OfferResponse* response) {
+    response->set_incarnation(state_.incarnation);
+    NamespaceId ns;
+    IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
+    IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states, store().Offer(SessionId{request.session_id()}, ns, keys));
+    IBID_CHECK(states.size() == keys.size()) << states.size() << " " << keys.size();
+    for (const OfferState state : states) response->add_outcomes(static_cast<v1::BlockOutcome>(OutcomeOf(state)));
+    return absl::OkStatus();
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(CallbackServerContext* context) override {
+    return StartPublishStream(&state_);
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override {
+    return StartFetchStream(&state_, request);
+  }
+
+  ServerUnaryReactor* Drop(CallbackServerContext* context, const v1::DropRequest* request,
+                           v1::DropResponse* response) override {
+    auto call = std::make_shared<UnaryCall>(&state_, context, RpcMethod::kDrop, *request);
+    // Whole namespaces may be millions of blocks: not on gRPC's thread.
+    if (!drops_.TrySubmit([this, call, request, response] { call->Answer(DropNow(*request, response), *response); })) {
+      return call->Answer(absl::ResourceExhaustedError(
+                              absl::StrCat("Drop: ", kDropsQueuedMax, " are waiting already (kDropsQueuedMax)")),
+                          *response);
+    }
+    return call->reactor();
+  }
+
+  absl::Status DropNow(const v1::DropRequest& request, v1::DropResponse* response) {
+    response->set_incarnation(state_.incarnation);
+    if (request.everything()) {
+      if (!request.namespace_id().empty() || !request.keys().empty()) {
+        return absl::InvalidArgumentError("Drop: everything goes with neither namespace_id nor keys");
+      }
+      response->set_blocks(store().DropEverything());
+      return absl::OkStatus();
+    }
+    NamespaceId ns;
+    IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
+    response->set_blocks(store().Drop(ns, keys));
+    return absl::OkStatus();
+  }
+
+  ServerUnaryReactor* GetStats(CallbackServerContext* context, const v1::GetStatsRequest* request,
+                               v1::GetStatsResponse* response) override {
+    UnaryCall call(&state_, context, RpcMethod::kGetStats, *request);
+    response->set_incarnation(state_.incarnation);
+    response->set_version(version_);
+    response->set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - began_));
+    FillStats(store().stats(), response);
+    return call.Answer(absl::OkStatus(), *response);
+  }
+
+  const SteadyClock clock_;
+  const absl::Time began_ = clock_.Now();
+  ServiceState state_;
+  const std::string version_;
+  SessionStreams sessions_;
+  std::atomic<bool> is_draining_{false};
+  // Last, so that they end first: their work uses all of the above.
+  Executor waiting_matches_;
+  Executor drops_;
+};
+
+}  // namespace
+
+std::unique_ptr<CacheService> CacheService::Create(const CacheServiceOptions& options) {
+  return std::make_unique<CacheServiceImpl>(options);
+}
+
+}  // namespace ibid

@@ -1,0 +1,261 @@
+#include "cache_server/disk_tier.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "core/host_memory.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
+constexpr int64_t seconds = 10;
+namespace fs = std::filesystem;
+
+// The file that a trial write goes to: no extent has this number.
+constexpr uint32_t kProbeExtent = 999'999;
+// How long the tier works with the files it has before it asks a full file system again.
+constexpr absl::Duration kFullBackoff = absl::Seconds(10);
+
+absl::Status CannotUse(absl::string_view what, const std::string& directory, absl::string_view why) {
+  return absl::UnavailableError(absl::StrCat("disk tier: ", what, " ", directory, ": ", why));
+}
+
+// A mistyped path must not fill somebody's home directory.
+absl::Status CheckIsOurs(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name != "LOCK" && name != "directory" && name != "extents" && name != "lost+found") {
+      return absl::FailedPreconditionError(
+          absl::StrCat("disk tier: ", directory, " has '", name, "' in it: not empty and not a directory of ibid"));
+    }
+  }
+  return error ? CannotUse("list", directory, error.message()) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options) {
+  std::error_code error;
+  fs::create_directories(options.directory, error);
+  if (error) return CannotUse("create", options.directory, error.message());
+  IBID_RETURN_IF_ERROR(CheckIsOurs(options.directory));
+  std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options)));
+  IBID_RETURN_IF_ERROR(tier->LockDirectory());
+  IBID_RETURN_IF_ERROR(tier->OpenParts());
+  return tier;
+}
+
+DiskTier::~DiskTier() {
+  directory_.reset();
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+absl::Status DiskTier::LockDirectory() {
+  const std::string path = options_.directory + "/LOCK";
+  lock_fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  if (lock_fd_ < 0) return CannotUse("open", path, std::strerror(errno));
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return CannotUse("lock", path, std::strerror(errno));
+  return absl::FailedPreconditionError(
+      absl::StrCat("disk tier: ", options_.directory, " is in use by another running server"));
+}
+
+absl::Status DiskTier::OpenParts() {
+  const std::string extents = options_.directory + "/extents";
+  std::error_code error;
+  fs::create_directories(extents, error);
+  if (error) return CannotUse("create", extents, error.message());
+  IBID_ASSIGN_OR_RETURN(directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes));
+  const uint64_t extent_bytes = directory_->extent_bytes();
+  if (extent_bytes != options_.extent_bytes) {
+    IBID_LOG(warn, "disk tier: {} keeps its extents of {} bytes; extent_bytes {} is for new directories",
+             options_.directory, extent_bytes, options_.extent_bytes);
+  }
+  pages_per_extent_ = static_cast<uint32_t>(extent_bytes / kPageBytes);
+  io_ = MakeFileExtentIo(extents);
+  if (options_.wrap_extent_io) io_ = options_.wrap_extent_io(std::move(io_));
+  auto slots = std::make_unique<ExtentAllocator>(options_.bytes_max, extent_bytes);
+  if (slots->extents_count() >= kProbeExtent) {
+    return absl::InvalidArgumentError(absl::StrCat("disk_bytes_max ", options_.bytes_max, " needs ",
+                                                   slots->extents_count(), " extents of ", extent_bytes, " bytes"));
+  }
+  IBID_ASSIGN_OR_RETURN(std::vector<bool> has_file, AdoptFiles(*slots));
+  MutexLock lock(mutex_);
+  slots_ = std::move(slots);
+  has_file_ = std::move(has_file);
+  return absl::OkStatus();
+}
+
+// Brings the files that exist to their size under today's budget and deletes those beyond it: their records are void.
+absl::StatusOr<std::vector<bool>> DiskTier::AdoptFiles(const ExtentAllocator& slots) {
+  std::vector<bool> has_file(slots.extents_count());
+  IBID_ASSIGN_OR_RETURN(const std::vector<uint32_t> extents, io_->List());
+  for (const uint32_t extent : extents) {
+    absl::Status status;
+    if (extent < slots.extents_count()) {
+      status = io_->Prepare(extent, slots.ExtentBytes(extent));
+      has_file[extent] = true;
+      allocated_bytes_ += slots.ExtentBytes(extent);
+    } else {
+      status = io_->Remove(extent);
+    }
+    if (!status.ok()) IBID_LOG(warn, "disk tier: {}", status.message());
+  }
+  return has_file;
+}
+
+bool DiskTier::CanEverFit(uint32_t slot_pages) const {
+  MutexLock lock(mutex_);
+  return slots_->CanEverFit(slot_pages);
+}
+
+std::optional<uint32_t> DiskTier::AllocateSlot(uint32_t slot_pages, uint32_t owner) {
+  const int64_t now_ns = absl::ToUnixNanos(Now());
+  while (true) {
+    std::optional<uint32_t> page;
+    uint64_t extent_bytes = 0;
+    bool has_file = false;
+    {
+      MutexLock lock(mutex_);
+      if (slots_->blocked_count() > 0 && now_ns >= unblock_at_ns_.load(std::memory_order_relaxed)) {
+        slots_->UnblockAll();
+      }
+      page = slots_->Allocate(slot_pages, owner);
+      if (!page.has_value()) return std::nullopt;
+      extent_bytes = slots_->ExtentBytes(ExtentOf(*page));
+      has_file = has_file_[ExtentOf(*page)];
+    }
+    if (has_file) return page;
+    const absl::Status prepared = io_->Prepare(ExtentOf(*page), extent_bytes);
+    MutexLock lock(mutex_);
+    if (prepared.ok()) {
+      has_file_[ExtentOf(*page)] = true;
+      allocated_bytes_ += extent_bytes;
+      full_text_.clear();
+      return page;
+    }
+    // The tier goes on with the files that it has.
+    slots_->Free(*page);
+    slots_->Block(ExtentOf(*page));
+    full_text_ = absl::StrCat("full: no file for another extent: ", prepared.message());
+    unblock_at_ns_.store(now_ns + absl::ToInt64Nanoseconds(kFullBackoff), std::memory_order_relaxed);
+    IBID_LOG_EVERY(seconds, warn, "disk tier: {}", full_text_);
+  }
+}
+
+std::optional<uint32_t> DiskTier::ClaimSlot(const DiskRecord& record, uint32_t owner) {
+  const uint64_t slot_pages = RoundUp(record.payload_bytes, kPageBytes) / kPageBytes;
+  if (slot_pages == 0 || slot_pages > pages_per_extent_ || record.extent_page >= pages_per_extent_) return std::nullopt;
+  const uint32_t page = record.extent * pages_per_extent_ + record.extent_page;
+  MutexLock lock(mutex_);
+  // A file that somebody deleted takes its blocks with it.
+  if (record.extent >= slots_->extents_count() || !has_file_[record.extent]) return std::nullopt;
+  if (!slots_->Claim(page, static_cast<uint32_t>(slot_pages), owner)) return std::nullopt;
+  return page;
+}
+
+uint32_t DiskTier::FreeSlot(uint32_t page) {
+  MutexLock lock(mutex_);
+  return slots_->Free(page);
+}
+
+std::optional<ExtentAllocator::Clearing> DiskTier::BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+                                                              std::span<const uint32_t> except) {
+  MutexLock lock(mutex_);
+  return slots_->BeginClear(victim_pages, wanted_pages, except);
+}
+
+void DiskTier::EndClear(uint32_t extent) {
+  MutexLock lock(mutex_);
+  slots_->EndClear(extent);
+}
+
+ExtentAllocator::Usage DiskTier::usage() const {
+  MutexLock lock(mutex_);
+  return slots_->usage();
+}
+
+uint32_t DiskTier::slots_per_extent_max() const {
+  MutexLock lock(mutex_);
+  return slots_->slots_per_extent_max();
+}
+
+absl::Status DiskTier::WriteSlot(uint32_t page, ByteView bytes) {
+  const absl::Status status = io_->Write(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, bytes);
+  // Only Commit records a success: a broken directory must not look whole because the bytes could be written.
+  if (!status.ok()) health_.OnWrite(status, Now());
+  return status;
+}
+
+absl::Status DiskTier::ReadSlot(uint32_t page, MutableByteView into) {
+  const absl::Status status = io_->Read(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, into);
+  // A file that somebody deleted says nothing about the disk.
+  health_.OnRead(absl::IsNotFound(status) ? absl::OkStatus() : status, Now());
+  return status;
+}
+
+absl::Status DiskTier::Sync(std::span<const uint32_t> pages) {
+  std::vector<uint32_t> extents;
+  for (const uint32_t page : pages) extents.push_back(ExtentOf(page));
+  std::sort(extents.begin(), extents.end());
+  extents.erase(std::unique(extents.begin(), extents.end()), extents.end());
+  absl::Status status;
+  for (const uint32_t extent : extents) status.Update(io_->Sync(extent));
+  if (!status.ok()) health_.OnWrite(status, Now());
+  return status;
+}
+
+absl::Status DiskTier::Commit(const DiskDirectory::Change& change, bool is_synced) {
+  const absl::Status status = directory_->Apply(change, is_synced);
+  health_.OnWrite(status, Now());
+  return status;
+}
+
+void DiskTier::HealIfDue() {
+  if (!health_.is_trial_due(Now()) || is_healing_.exchange(true)) return;
+  TryToHeal();
+  is_healing_.store(false);
+}
+
+void DiskTier::TryToHeal() {
+  static constexpr size_t kProbeBytes = kPageBytes;
+  auto probe = HostMemory::CreatePrivate(kProbeBytes);
+  if (!probe.ok()) return;
+  if (!health_.is_writable() && health_.CanWrite(Now())) {
+    absl::Status status = directory_->Heal();
+    if (status.ok()) status = io_->Prepare(kProbeExtent, kProbeBytes);
+    if (status.ok()) status = io_->Write(kProbeExtent, 0, probe->view());
+    health_.OnWrite(status, Now());
+    if (status.ok()) IBID_LOG(info, "disk tier: writes work again");
+  }
+  if (!health_.is_readable() && health_.CanRead(Now())) {
+    absl::Status status = io_->Prepare(kProbeExtent, kProbeBytes);
+    if (status.ok()) status = io_->Write(kProbeExtent, 0, probe->view());
+    if (status.ok()) status = io_->Read(kProbeExtent, 0, probe->view());
+    health_.OnRead(status, Now());
+    if (status.ok()) IBID_LOG(info, "disk tier: reads work again");
+  }
+  (void)io_->Remove(kProbeExtent);
+}
+
+std::string DiskTier::state() const {
+  const std::string health = health_.text();
+  if (health != "ok") return health;
+  MutexLock lock(mutex_);
+  return full_text_.empty() ? "ok" : full_text_;
+}
+
+}  // namespace ibid

@@ -1,0 +1,84 @@
+// What the disk writer has to do: removals first, then writes, oldest first.
+//
+// Thread safety: every method, from any thread; Take and Done belong to the writer.
+// Limits: writes are bounded (disk_write_queue_max; a push is refused); removals are at most one a block.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache_server/namespace_table.h"
+#include "cache_server/eviction_policy.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+// A block to be written. The queue keeps the entry (one of its refs), not the bytes: what is evicted before its turn is
+// not written.
+struct DiskWrite {
+  EntryId id = kNoEntry;
+  NamespacePtr ns;
+  bool evict_after = false;                        // a demotion
+  std::function<void(absl::Status)> durable_done;  // not null: someone waits; the bytes are held too
+};
+
+// A record to be deleted if it still names `page`; with `frees_slot` the slot is free afterwards.
+struct DiskRemoval {
+  uint32_t ns = 0;
+  BlockKey key;
+  uint32_t page = 0;
+  bool frees_slot = false;
+};
+
+struct DiskWork {
+  std::vector<DiskRemoval> removals;
+  std::vector<DiskWrite> writes;
+};
+
+class DiskWorkQueue {
+ public:
+  explicit DiskWorkQueue(size_t writes_max) : writes_max_(writes_max) {}
+
+  // False, and `write` is unchanged, when the queue is full or closed. With `is_urgent` only when it is closed.
+  bool PushWrite(DiskWrite&& write, bool is_urgent);
+  void PushRemoval(const DiskRemoval& removal);
+
+  // Some of the work, at most `writes_max` writes, no removals unless asked for. Waits for work until `timeout`, or Close.
+  // Nothing comes while paused.
+  DiskWork Take(size_t writes_max, bool with_removals, absl::Duration timeout);
+  // The work taken last is done.
+  void Done();
+
+  void Pause(bool is_paused);
+  // Wakes Take. Pushes of writes are refused from now on.
+  void Close();
+  bool is_closed() const;
+  // Waits until there is no work, queued or taken. False after `timeout`.
+  bool WaitUntilIdle(absl::Duration timeout);
+  // What is left after Close.
+  DiskWork TakeRest();
+
+  size_t writes_count() const;  // queued or taken
+
+ private:
+  bool HasWork(bool with_removals) const IBID_REQUIRES(mutex_);
+  bool is_idle() const IBID_REQUIRES(mutex_) {
+    return writes_.empty() && removals_.empty() && taken_writes_ == 0 && !is_taken_;
+  }
+
+  const size_t writes_max_;
+  mutable Mutex mutex_;
+  CondVar has_work_;
+  CondVar idle_;
+  std::deque<DiskWrite> writes_ IBID_GUARDED_BY(mutex_);
+  std::vector<DiskRemoval> removals_ IBID_GUARDED_BY(mutex_);
+  size_t taken_writes_ IBID_GUARDED_BY(mutex_) = 0;
+  bool is_taken_ IBID_GUARDED_BY(mutex_) = false;
+  bool is_paused_ IBID_GUARDED_BY(mutex_) = false;
+  bool is_closed_ IBID_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace ibid

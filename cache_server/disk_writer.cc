@@ -1,0 +1,368 @@
+// Order of a batch: begin (pin the host copies) -> slots -> bytes -> [sync] -> one directory write -> index.
+// Records of victims are deleted before their slots are written again.
+#include "cache_server/disk_writer.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
+constexpr int64_t seconds = 10;
+// Blocks in one directory write: it costs about as much as one of them.
+constexpr size_t kBatchBlocksMax = 32;
+constexpr size_t kEvictBatchMax = 16;
+constexpr int kClearTriesMax = 4;
+constexpr absl::Duration kHealPoll = absl::Milliseconds(50);
+
+absl::Status NotStored(absl::string_view why) { return absl::UnavailableError(why); }
+
+}  // namespace
+
+struct DiskWriter::Job {
+  DiskWrite write;
+  absl::Status result;
+  bool is_active = false;       // its entry is busy on its account
+  uint32_t host_page = kNoPage;
+  uint32_t disk_page = kNoPage;
+  EntryId parent = kNoEntry;
+  bool is_in_book = false;      // the disk policy knows it
+  bool is_repeated = false;     // the same block was queued twice; the first job writes it
+  DiskRecord record;
+};
+
+void DiskWriter::Start() {
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "ibid-disk-write");
+}
+
+void DiskWriter::Stop(absl::Duration timeout) {
+  if (!thread_.joinable()) return;
+  if (!parts_.disk_queue.WaitUntilIdle(timeout)) {
+    IBID_LOG(warn, "disk tier: stopped with {} blocks not written", parts_.disk_queue.writes_count());
+  }
+  parts_.disk_queue.Close();
+  thread_.join();
+  for (DiskWrite& write : parts_.disk_queue.TakeRest().writes) {
+    if (write.durable_done) {
+      residency_.EndBusy(write.id);
+      write.durable_done(NotStored("the server is stopping"));
+    }
+    if (write.evict_after) residency_.EndDemotion(write.id, uint64_t{write.ns->slot_pages} * kPageBytes);
+    residency_.DropRef(write.id);
+  }
+}
+
+void DiskWriter::Run() {
+  while (!parts_.disk_queue.is_closed()) {
+    const DiskHealth& health = parts_.disk->health();
+    const bool is_writable = health.is_writable();
+    // While records cannot be deleted the removals wait; writes are taken all the same, to be answered.
+    DiskWork work = parts_.disk_queue.Take(kBatchBlocksMax, is_writable,
+                                           is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
+    if (!work.removals.empty()) Remove(work.removals);
+    if (!work.writes.empty()) Write(std::move(work.writes));
+    parts_.disk_queue.Done();
+    parts_.disk->HealIfDue();
+  }
+}
+
+void DiskWriter::Remove(const std::vector<DiskRemoval>& removals) {
+  DiskDirectory::Change change;
+  for (const DiskRemoval& removal : removals) {
+    // A block of the same key may have been written anew since; a slot that was never booked has no page.
+    const auto record = parts_.disk->directory().Lookup(removal.ns, removal.key);
+    const bool is_same = removal.page == kNoPage || (record.ok() && removal.page != kNoPage &&
+                                                     record->extent == parts_.disk->ExtentOf(removal.page) &&
+                                                     record->extent_page == parts_.disk->ExtentPageOf(removal.page));
+    if (is_same && !absl::IsNotFound(record.status())) change.delete_blocks.push_back({removal.ns, removal.key});
+  }
+  const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/false);
+  for (const DiskRemoval& removal : removals) {
+    if (status.ok()) {
+      if (removal.frees_slot) parts_.disk->FreeSlot(removal.page);
+    } else {
+      parts_.disk_queue.PushRemoval(removal);  // tried again after the tier has healed
+    }
+  }
+}
+
+void DiskWriter::Write(std::vector<DiskWrite> writes) {
+  std::vector<Job> jobs(writes.size());
+  for (size_t i = 0; i < writes.size(); ++i) {
+    jobs[i].write = std::move(writes[i]);
+    Begin(jobs[i]);
+    if (jobs[i].host_page != kNoPage && jobs[i].result.ok()) WriteBytes(jobs[i]);
+  }
+  Commit(jobs);
+  for (Job& job : jobs) End(job);
+}
+
+// Decides whether there is something to write, and pins it.
+void DiskWriter::Begin(Job& job) {
+  const EntryId id = job.write.id;
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    const bool can_write = entry.is_in_host() && !entry.is_on_disk() && !entry.Has(kDoomed);
+    job.is_active = static_cast<bool>(job.write.durable_done);  // counted when it was queued
+    job.is_repeated = can_write && entry.Has(kWriting);
+    if (can_write && !job.is_repeated) {
+      if (!job.is_active) ++entry.busy;
+      job.is_active = true;
+      job.host_page = entry.host_page;
+      job.parent = entry.parent;
+      entry.Set(kWriting);
+    }
+    if (entry.Has(kDoomed)) job.result = NotStored("the block was dropped");
+  }
+  if (!job.result.ok() || job.host_page == kNoPage) return;
+  if (!parts_.disk->health().is_writable()) {
+    job.result = NotStored(parts_.disk->state());
+  } else if (!MakeRecord(id, *job.write.ns, &job.record)) {
+    job.result = NotStored("the namespace is gone");
+  }
+}
+
+bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* record) {
+  if (ns.is_closed.load()) return false;
+  EntryId parent;
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    const IndexEntry& entry = shard.Get(id);
+    record->ns = entry.ns;
+    record->key = entry.key;
+    record->payload_bytes = ns.payload_bytes;
+    record->checksum = entry.checksum;
+    record->token_count = entry.token_count;
+    record->position = entry.position;
+    parent = entry.parent;
+  }
+  // An unknown parent is all zeros, which is no block's key.
+  record->parent = BlockKey{};
+  if (record->position == 0) record->parent = RootParent(ns.id);
+  if (parent != kNoEntry) {
+    IndexShard& shard = parts_.index.ShardOf(parent);
+    MutexLock lock(shard.mutex);
+    record->parent = shard.Get(parent).key;
+  }
+  return true;
+}
+
+void DiskWriter::WriteBytes(Job& job) {
+  const uint32_t slot_pages = job.write.ns->slot_pages;
+  // A child of its parent from here on: the room must not be the parent's.
+  parts_.book.Insert(TierName::kDisk, job.write.id, job.parent);
+  job.is_in_book = true;
+  const std::optional<uint32_t> page = AllocateDisk(slot_pages, job.write.id);
+  if (!page.has_value()) {
+    job.result = NotStored("the disk tier has no room: everything in it is in use, or it is broken");
+    return;
+  }
+  const absl::Time began = absl::Now();
+  const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
+  job.result = parts_.disk->WriteSlot(*page, parts_.arena->View(job.host_page, bytes));
+  if (!job.result.ok()) {
+    IBID_LOG_EVERY(seconds, warn, "disk tier: {}", job.result.message());
+    parts_.disk->FreeSlot(*page);
+    return;
+  }
+  parts_.counters.ObserveDiskWrite(absl::Now() - began);
+  parts_.counters.disk_write_bytes.Add(bytes);
+  job.disk_page = *page;
+  job.record.extent = parts_.disk->ExtentOf(*page);
+  job.record.extent_page = parts_.disk->ExtentPageOf(*page);
+}
+
+void DiskWriter::Commit(std::vector<Job>& jobs) {
+  DiskDirectory::Change change;
+  std::vector<uint32_t> pages;
+  std::vector<NamespacePtr> new_namespaces;
+  bool is_synced = false;
+  for (const Job& job : jobs) {
+    if (job.disk_page == kNoPage) continue;
+    change.put_blocks.push_back(job.record);
+    pages.push_back(job.disk_page);
+    is_synced |= static_cast<bool>(job.write.durable_done);
+    const NamespacePtr& ns = job.write.ns;
+    if (!ns->is_on_disk.load() && std::find(new_namespaces.begin(), new_namespaces.end(), ns) == new_namespaces.end()) {
+      change.put_namespaces.push_back({ns->number, ns->id, ns->layout.ToString()});
+      new_namespaces.push_back(ns);
+    }
+  }
+  if (pages.empty()) return;
+  // Blocks that nobody waits for need no sync: a loss of power may take them, and the checksum catches a torn one.
+  absl::Status status = is_synced ? parts_.disk->Sync(pages) : absl::OkStatus();
+  if (status.ok()) status = parts_.disk->Commit(change, is_synced);
+  if (status.ok()) {
+    for (const NamespacePtr& ns : new_namespaces) ns->is_on_disk.store(true);
+    return;
+  }
+  IBID_LOG_EVERY(seconds, warn, "disk tier: {}", status.message());
+  for (Job& job : jobs) {
+    if (job.disk_page == kNoPage) continue;
+    parts_.disk->FreeSlot(job.disk_page);
+    job.disk_page = kNoPage;
+    job.result = status;
+  }
+}
+
+void DiskWriter::End(Job& job) {
+  const EntryId id = job.write.id;
+  const bool is_written = job.disk_page != kNoPage;
+  if (job.host_page != kNoPage) {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    entry.Clear(kWriting);
+    entry.disk_page = job.disk_page;
+  } else if (job.is_repeated) {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    if (!shard.Get(id).is_on_disk()) job.result = NotStored(parts_.disk->state());
+  }
+  if (is_written) {
+    ++parts_.counters.tier(TierName::kDisk).blocks;
+    parts_.book.Use(TierName::kDisk, id);
+  } else if (job.host_page != kNoPage) {
+    if (job.is_in_book) parts_.book.Remove(TierName::kDisk, id, job.parent);
+    parts_.counters.skipped_writes.Add();
+  }
+  if (job.is_active) residency_.EndBusy(id);
+  if (job.write.evict_after) residency_.EndDemotion(id, uint64_t{job.write.ns->slot_pages} * kPageBytes);
+  if (job.write.durable_done) {
+    job.write.durable_done(job.result.ok() ? job.result : NotStored(job.result.message()));
+  }
+  residency_.DropRef(id);
+}
+
+std::optional<uint32_t> DiskWriter::AllocateDisk(uint32_t slot_pages, EntryId owner) {
+  if (!parts_.disk->CanEverFit(slot_pages)) return std::nullopt;
+  const uint32_t tries_max = 2 * parts_.disk->slots_per_extent_max() + 64;
+  for (uint32_t i = 0; i < tries_max; ++i) {
+    const std::optional<uint32_t> page = parts_.disk->AllocateSlot(slot_pages, owner);
+    if (page.has_value()) return page;
+    const std::optional<uint32_t> freed_pages = EvictFromDisk();
+    if (!freed_pages.has_value()) return std::nullopt;
+    if (*freed_pages != slot_pages) ClearDiskExtent(*freed_pages, slot_pages);
+  }
+  return std::nullopt;
+}
+
+std::optional<uint32_t> DiskWriter::EvictFromDisk() {
+  struct Victim {
+    EntryId id;
+    EntryId parent;
+    uint32_t page;
+    EvictionReason reason;
+  };
+  std::vector<Victim> victims;
+  DiskDirectory::Change change;
+  const size_t count = std::clamp<size_t>(parts_.disk->usage().slots_count / 64, 1, kEvictBatchMax);
+  while (victims.size() < count) {
+    const EntryId id = parts_.book.TakeVictim(TierName::kDisk);
+    if (id == kNoEntry) break;
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (!entry.is_on_disk() || entry.Has(kDoomed)) continue;
+    if (entry.is_in_use()) {
+      entry.Set(kParkedDisk);
+      continue;
+    }
+    victims.push_back({id, entry.parent, entry.disk_page,
+                       entry.is_in_host() ? EvictionReason::kRoom : EvictionReason::kLost});
+    change.delete_blocks.push_back({entry.ns, entry.key});
+    entry.disk_page = kNoPage;
+    ++entry.busy;
+  }
+  if (victims.empty()) return std::nullopt;
+  const bool is_deleted = parts_.disk->Commit(change, /*is_synced=*/false).ok();
+  uint32_t slot_pages = 0;
+  for (const Victim& victim : victims) {
+    if (is_deleted) {
+      parts_.book.Remove(TierName::kDisk, victim.id, victim.parent);
+      slot_pages = parts_.disk->FreeSlot(victim.page);
+      --parts_.counters.tier(TierName::kDisk).blocks;
+      parts_.counters.tier(TierName::kDisk).evictions[static_cast<int>(victim.reason)].Add();
+    } else {
+      IndexShard& shard = parts_.index.ShardOf(victim.id);
+      MutexLock lock(shard.mutex);
+      shard.Get(victim.id).disk_page = victim.page;
+      shard.Get(victim.id).Set(kParkedDisk);
+    }
+    residency_.EndBusy(victim.id);
+  }
+  return is_deleted ? std::optional<uint32_t>(slot_pages) : std::nullopt;
+}
+
+void DiskWriter::ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages) {
+  std::vector<uint32_t> tried;
+  for (int i = 0; i < kClearTriesMax; ++i) {
+    const auto clearing = parts_.disk->BeginClear(victim_pages, wanted_pages, tried);
+    if (!clearing.has_value()) return;
+    bool is_clear = true;
+    for (const ExtentAllocator::Slot& slot : clearing->slots) {
+      is_clear = MoveOnDisk(slot.owner, slot.page, victim_pages);
+      if (!is_clear) break;
+    }
+    parts_.disk->EndClear(clearing->extent);
+    if (is_clear) return;
+    tried.push_back(clearing->extent);
+  }
+}
+
+bool DiskWriter::MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  uint32_t ns_number;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (entry.disk_page != from || entry.is_in_use() || entry.Has(kDoomed)) return false;
+    ++entry.busy;
+    ns_number = entry.ns;
+  }
+  const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
+  const NamespacePtr ns = parts_.namespaces.Find(ns_number);
+  auto buffer = HostMemory::CreatePrivate(bytes);
+  DiskDirectory::Change change;
+  DiskRecord& record = change.put_blocks.emplace_back();
+  std::optional<uint32_t> to;
+  bool is_written = false;
+  if (buffer.ok() && ns != nullptr && MakeRecord(id, *ns, &record)) to = parts_.disk->AllocateSlot(slot_pages, id);
+  if (to.has_value()) {
+    record.extent = parts_.disk->ExtentOf(*to);
+    record.extent_page = parts_.disk->ExtentPageOf(*to);
+    is_written = parts_.disk->ReadSlot(from, buffer->view()).ok() && parts_.disk->WriteSlot(*to, buffer->view()).ok() &&
+                 parts_.disk->Commit(change, /*is_synced=*/false).ok();
+  }
+  // A read that began meanwhile is still at the old slot: then the block stays there.
+  bool is_moved = false;
+  if (is_written) {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    is_moved = entry.busy == 1;
+    if (is_moved) entry.disk_page = *to;
+  }
+  if (is_written && !is_moved) {
+    record.extent = parts_.disk->ExtentOf(from);
+    record.extent_page = parts_.disk->ExtentPageOf(from);
+    // If this fails, the next start finds a record whose bytes do not match: a miss.
+    (void)parts_.disk->Commit(change, /*is_synced=*/false);
+  }
+  residency_.EndBusy(id);
+  if (is_moved) parts_.disk->FreeSlot(from);
+  if (to.has_value() && !is_moved) parts_.disk->FreeSlot(*to);
+  if (is_moved) parts_.counters.moved_blocks.Add();
+  return is_moved;
+}
+
+}  // namespace ibid

@@ -1,0 +1,45 @@
+// The one thread that changes what is on disk: it writes queued blocks, several to a commit, evicts blocks from the disk
+// tier to make room for them, and deletes the records of blocks that were dropped.
+//
+// Thread safety: Start, Stop and FlushToDisk from any thread.
+#pragma once
+
+#include <thread>
+
+#include "cache_server/residency.h"
+
+namespace ibid {
+
+class DiskWriter {
+ public:
+  DiskWriter(StoreParts& parts, Residency& residency) : parts_(parts), residency_(residency) {}
+  // REQUIRES: there is a disk tier.
+  void Start();
+  // Writes what is queued, for at most `timeout`, then ends the thread. What is left is answered Unavailable.
+  void Stop(absl::Duration timeout);
+
+ private:
+  struct Job;
+
+  void Run();
+  void Remove(const std::vector<DiskRemoval>& removals);
+  void Write(std::vector<DiskWrite> writes);
+  void Begin(Job& job);
+  void WriteBytes(Job& job);
+  void Commit(std::vector<Job>& jobs);
+  void End(Job& job);
+
+  std::optional<uint32_t> AllocateDisk(uint32_t slot_pages, EntryId owner);
+  // The slot size of one that was freed; nothing when there is no victim, or the records could not be deleted.
+  std::optional<uint32_t> EvictFromDisk();
+  void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
+  bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);
+  // The record of a block that is busy. False when its namespace is gone.
+  bool MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* record);
+
+  StoreParts& parts_;
+  Residency& residency_;
+  std::thread thread_;
+};
+
+}  // namespace ibid

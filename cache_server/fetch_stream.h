@@ -1,0 +1,15 @@
+// The server's side of one Fetch call.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "cache_server/service_state.h"
+
+namespace ibid {
+
+// Answers `request`, a v1.FetchRequest, with one frame a block in the order asked for, misses too. A block's bytes are pinned
+// until gRPC has sent them. `state` must outlive the call. The reactor owns itself.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetchStream(ServiceState* state, const grpc::ByteBuffer* request);
+
+}  // namespace ibid

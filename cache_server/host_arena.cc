@@ -1,0 +1,98 @@
+#include "cache_server/host_arena.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Linux 5.14; older headers lack it.
+constexpr int kPopulateWrite = 23;
+// Small enough that the thread stops soon.
+constexpr size_t kPopulatePieceBytes = size_t{16} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes, uint64_t extent_bytes) {
+  auto memory = HostMemory::CreateShared("ibid-arena", bytes);
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<HostArena>(new HostArena(*std::move(memory), extent_bytes));
+}
+
+HostArena::HostArena(HostMemory memory, uint64_t extent_bytes)
+    : memory_(std::move(memory)), slots_(memory_.size(), extent_bytes) {
+  populate_thread_ = std::thread([this] { Populate(); });
+  pthread_setname_np(populate_thread_.native_handle(), "ibid-populate");
+}
+
+HostArena::~HostArena() {
+  is_stopping_.store(true, std::memory_order_relaxed);
+  populate_thread_.join();
+}
+
+// The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped here, ahead of the
+// requests. Neither call changes a byte, so slots may be written meanwhile.
+void HostArena::Populate() {
+  for (size_t at = 0; at < memory_.size() && !is_stopping_.load(std::memory_order_relaxed); at += kPopulatePieceBytes) {
+    const size_t bytes = std::min(kPopulatePieceBytes, memory_.size() - at);
+    if (fallocate(memory_.fd(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0) {
+      IBID_LOG(warn, "host arena: {} of {} bytes are populated; the system refused more: {}", at, memory_.size(),
+               std::strerror(errno));
+      return;
+    }
+    // A kernel without it maps the pages at their first touch.
+    (void)madvise(memory_.begin() + at, bytes, kPopulateWrite);
+  }
+  is_populated_.store(true, std::memory_order_release);
+}
+
+bool HostArena::CanEverFit(uint32_t slot_pages) const {
+  MutexLock lock(mutex_);
+  return slots_.CanEverFit(slot_pages);
+}
+
+std::optional<uint32_t> HostArena::Allocate(uint32_t slot_pages, uint32_t owner) {
+  MutexLock lock(mutex_);
+  return slots_.Allocate(slot_pages, owner);
+}
+
+uint32_t HostArena::Free(uint32_t page) {
+  MutexLock lock(mutex_);
+  return slots_.Free(page);
+}
+
+uint32_t HostArena::SlotPages(uint32_t page) const {
+  MutexLock lock(mutex_);
+  return slots_.SlotPages(page);
+}
+
+std::optional<ExtentAllocator::Clearing> HostArena::BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+                                                               std::span<const uint32_t> except) {
+  MutexLock lock(mutex_);
+  return slots_.BeginClear(victim_pages, wanted_pages, except);
+}
+
+void HostArena::EndClear(uint32_t extent) {
+  MutexLock lock(mutex_);
+  slots_.EndClear(extent);
+}
+
+ExtentAllocator::Usage HostArena::usage() const {
+  MutexLock lock(mutex_);
+  return slots_.usage();
+}
+
+uint32_t HostArena::slots_per_extent_max() const {
+  MutexLock lock(mutex_);
+  return slots_.slots_per_extent_max();
+}
+
+}  // namespace ibid

@@ -1,0 +1,58 @@
+// The host tier's memory: one memfd, cut into extents and slots (extent_allocator.h).
+//
+// Thread safety: every method, from any thread. The bytes of a slot belong to whoever allocated it.
+// Ownership: owns the memory; views of it die with the arena. Pages are taken from the system in the background, so that
+// the server serves while a large arena is still being populated.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "cache_server/extent_allocator.h"
+#include "core/host_memory.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+class HostArena {
+ public:
+  // Errors: ResourceExhausted (the system has not so much memory).
+  static absl::StatusOr<std::unique_ptr<HostArena>> Create(uint64_t bytes, uint64_t extent_bytes);
+  ~HostArena();
+
+  // See ExtentAllocator.
+  bool CanEverFit(uint32_t slot_pages) const IBID_EXCLUDES(mutex_);
+  std::optional<uint32_t> Allocate(uint32_t slot_pages, uint32_t owner) IBID_EXCLUDES(mutex_);
+  uint32_t Free(uint32_t page) IBID_EXCLUDES(mutex_);
+  uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
+  std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+                                                      std::span<const uint32_t> except) IBID_EXCLUDES(mutex_);
+  void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
+  ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
+  uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
+
+  MutableByteView View(uint32_t page, uint64_t bytes) {
+    return memory_.view().subspan(size_t{page} * kPageBytes, bytes);
+  }
+  // Where `bytes` lie in the memfd. REQUIRES: they are in the arena.
+  uint64_t OffsetOf(ByteView bytes) const { return static_cast<uint64_t>(bytes.data() - memory_.begin()); }
+  int fd() const { return memory_.fd(); }
+  bool is_populated() const { return is_populated_.load(std::memory_order_acquire); }
+
+ private:
+  HostArena(HostMemory memory, uint64_t extent_bytes);
+  void Populate();
+
+  HostMemory memory_;
+  mutable Mutex mutex_;
+  ExtentAllocator slots_ IBID_GUARDED_BY(mutex_);
+  std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> is_populated_{false};
+  std::thread populate_thread_;
+};
+
+}  // namespace ibid

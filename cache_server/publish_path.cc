@@ -1,0 +1,231 @@
+// Invariant: a filling entry belongs to exactly one session, whose id is in `checksum`; it has at most one writer. While
+// the writer's flag is set nothing but that writer takes the entry's host slot.
+#include "cache_server/publish_path.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
+constexpr int64_t seconds = 10;
+absl::Status UnknownNamespace(const NamespaceId& ns) {
+  return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, const NamespaceId& ns,
+                                                           std::span<const BlockKey> keys) {
+  if (keys.size() > parts_.options.chain_keys_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(keys.size(), " keys exceed chain_keys_max ", parts_.options.chain_keys_max));
+  }
+  const NamespacePtr info = parts_.namespaces.Find(ns);
+  if (info == nullptr) return UnknownNamespace(ns);
+  IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  std::vector<OfferState> states;
+  states.reserve(keys.size());
+  std::vector<EntryId> used;
+  for (const BlockKey& key : keys) {
+    EntryId id = kNoEntry;
+    states.push_back(OfferOne(session, *info, key, &id));
+    if (id != kNoEntry) used.push_back(id);
+  }
+  parts_.book.Use(used);
+  return states;
+}
+
+OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key, EntryId* used) {
+  if (recovery_.is_running()) recovery_.IndexOne(ns, key);
+  IndexShard& shard = parts_.index.ShardOf(key);
+  EntryId id;
+  {
+    MutexLock lock(shard.mutex);
+    id = shard.Find(ns.number, key);
+    if (id == kNoEntry) id = shard.Insert(ns.number, key);
+    IndexEntry& entry = shard.Get(id);
+    if (entry.is_resident()) {
+      *used = id;
+      return OfferState::kPresent;
+    }
+    // Bytes on their way in or out: what comes of it is not known yet.
+    if (entry.is_in_use()) return OfferState::kPending;
+    if (entry.is_filling()) {
+      const bool is_own = entry.checksum == session.value && !entry.Has(kHasWriter);
+      return is_own ? OfferState::kWanted : OfferState::kPending;
+    }
+    entry.Set(kFilling);
+    entry.checksum = session.value;
+  }
+  if (parts_.sessions.AddReservation(session, id, parts_.Now()).ok()) return OfferState::kWanted;
+  Revoke(session, id);
+  parts_.counters.rejected_blocks.Add();
+  return OfferState::kRejected;
+}
+
+absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const NamespaceInfo& ns, const ChainLink& link) {
+  EntryId parent = residency_.RefParent(ns, link.parent, link.position);
+  absl::Status refusal;
+  IndexShard& shard = parts_.index.ShardOf(link.key);
+  EntryId id;
+  {
+    MutexLock lock(shard.mutex);
+    id = shard.Find(ns.number, link.key);
+    if (id == kNoEntry) id = shard.Insert(ns.number, link.key);
+    IndexEntry& entry = shard.Get(id);
+    if (entry.is_resident()) {
+      refusal = absl::AlreadyExistsError("present");
+    } else if (entry.is_in_use() || entry.Has(kHasWriter) ||
+               (entry.is_filling() && entry.checksum != session.value)) {
+      refusal = absl::AlreadyExistsError("pending");
+    } else if (entry.Has(kPositionKnown) && entry.position != link.position) {
+      refusal = absl::InvalidArgumentError(
+          absl::StrCat("position ", link.position, " of a block whose position is ", entry.position));
+    } else {
+      if (entry.parent == kNoEntry) std::swap(entry.parent, parent);
+      entry.Set(kFilling);
+      entry.Set(kHasWriter);
+      entry.Set(kPositionKnown);
+      entry.checksum = session.value;
+      entry.position = link.position;
+      entry.token_count = link.token_count;
+    }
+  }
+  if (parent != kNoEntry) residency_.DropRef(parent);
+  if (!refusal.ok()) return refusal;
+  return id;
+}
+
+absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link) {
+  const NamespacePtr info = parts_.namespaces.Find(ns);
+  if (info == nullptr) return UnknownNamespace(ns);
+  if (link.token_count == 0 || link.token_count > info->layout.block_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_count ", link.token_count, " is not in 1..", info->layout.block_tokens));
+  }
+  if (link.parent == link.key) return absl::InvalidArgumentError("a block cannot be its own parent");
+  IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  if (recovery_.is_running()) recovery_.IndexOne(*info, link.key);
+  IBID_ASSIGN_OR_RETURN(const EntryId id, BeginWriting(session, *info, link));
+  WriterSlot slot{id, session, info, {}};
+  if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now()); !booked.ok()) {
+    Abort(slot);
+    if (absl::IsResourceExhausted(booked)) parts_.counters.rejected_blocks.Add();
+    return booked;
+  }
+  EntryId parent;
+  IndexShard& shard = parts_.index.ShardOf(id);
+  {
+    MutexLock lock(shard.mutex);
+    parent = shard.Get(id).parent;
+  }
+  // Not a candidate before Commit, but a child of its parent from here on: the room must not be the parent's.
+  parts_.book.Insert(TierName::kHost, id, parent);
+  const auto page = residency_.AllocateHost(info->slot_pages, id, Residency::Room::kEvict);
+  if (!page.has_value()) {
+    parts_.book.Remove(TierName::kHost, id, parent);
+    Abort(slot);
+    parts_.counters.rejected_blocks.Add();
+    return absl::ResourceExhaustedError(absl::StrCat("host_bytes_max ", parts_.options.host_bytes_max,
+                                                     " is all in use: leased, read, being filled or being written"));
+  }
+  {
+    MutexLock lock(shard.mutex);
+    shard.Get(id).host_page = *page;
+  }
+  slot.payload = parts_.arena->View(*page, info->payload_bytes);
+  residency_.DemoteAhead();
+  return slot;
+}
+
+void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, bool durable,
+                         std::function<void(absl::Status)> done) {
+  if (checksum != computed) {
+    parts_.counters.corrupt_blocks.Add();
+    IBID_LOG_EVERY(seconds, warn, "publish: a block's checksum is {:x}, its publisher says {:x}", computed, checksum);
+    Abort(slot);
+    return done(absl::DataLossError("the payload's checksum is not the publisher's"));
+  }
+  const bool has_disk = parts_.disk != nullptr;
+  IndexShard& shard = parts_.index.ShardOf(slot.id);
+  bool is_void = false;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(slot.id);
+    is_void = entry.Has(kDoomed) || slot.ns->is_closed.load();
+    if (!is_void) {
+      entry.Clear(kFilling);
+      entry.Clear(kHasWriter);
+      entry.checksum = checksum;
+      if (has_disk) ++entry.refs;              // the disk writer's
+      if (has_disk && durable) ++entry.busy;   // its bytes must not leave before they are written
+      shard.settled.NotifyAll();
+    }
+  }
+  if (is_void) {
+    Abort(slot);
+    return done(absl::FailedPreconditionError("the session or the namespace is gone"));
+  }
+  parts_.book.Use(TierName::kHost, slot.id);
+  ++parts_.counters.tier(TierName::kHost).blocks;
+  parts_.counters.published_blocks.Add();
+  parts_.sessions.RemoveReservation(slot.session, slot.id);
+  if (has_disk) {
+    QueueWrite(slot, durable ? done : nullptr);
+    if (durable) return;
+  }
+  done(durable ? absl::UnavailableError("durable: there is no disk tier") : absl::OkStatus());
+}
+
+void PublishPath::QueueWrite(const WriterSlot& slot, std::function<void(absl::Status)> durable_done) {
+  const bool is_durable = static_cast<bool>(durable_done);
+  if (is_durable || parts_.options.disk_write == DiskWriteMode::kThrough) {
+    DiskWrite write{slot.id, slot.ns, /*evict_after=*/false, std::move(durable_done)};
+    if (parts_.disk_queue.PushWrite(std::move(write), is_durable)) return;
+    durable_done = std::move(write.durable_done);
+    parts_.counters.skipped_writes.Add();
+  }
+  if (is_durable) {
+    residency_.EndBusy(slot.id);
+    durable_done(absl::UnavailableError("durable: the server is stopping"));
+  }
+  residency_.DropRef(slot.id);
+}
+
+void PublishPath::Abort(const WriterSlot& slot) {
+  parts_.sessions.RemoveReservation(slot.session, slot.id);
+  Release(slot.id);
+}
+
+// The writer leaves without a block.
+void PublishPath::Release(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    IBID_CHECK(entry.Has(kHasWriter));
+    entry.Clear(kHasWriter);
+    after = entry.Has(kDoomed) ? residency_.Settle(shard, id) : residency_.Remove(shard, id);
+  }
+  residency_.Finish(after);
+}
+
+void PublishPath::Revoke(SessionId session, EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    const IndexEntry& entry = shard.Get(id);
+    if (!entry.Has(kMapped) || !entry.is_filling() || entry.checksum != session.value) return;
+    after = residency_.Remove(shard, id);
+  }
+  residency_.Finish(after);
+}
+
+}  // namespace ibid

@@ -1,0 +1,16 @@
+// The server's side of one Publish call.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "cache_server/service_state.h"
+
+namespace ibid {
+
+// Takes v1.BlockFrames and answers each with one v1.PublishResult, in order of completion. A block that is wrong or unwanted
+// is an outcome; what breaks the protocol, or an unknown session or namespace, ends the stream once the frames before it are
+// answered. `state` must outlive the call. The reactor owns itself.
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublishStream(ServiceState* state);
+
+}  // namespace ibid

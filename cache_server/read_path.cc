@@ -1,0 +1,346 @@
+// Invariants:
+// - Who waits for a disk read has one reference on the entry, so that its id keeps its meaning; the read itself is busy.
+// - waiters_[id] is not empty <=> a read of it is queued or running and will take them.
+// - Every Acquire that got past the namespace is answered once and counted once: as a hit of a tier or as a miss.
+#include "cache_server/read_path.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
+constexpr int64_t seconds = 10;
+constexpr absl::string_view kHostTier = "host";
+constexpr absl::string_view kDiskTier = "disk";
+
+absl::Status UnknownNamespace(const NamespaceId& ns) {
+  return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
+}
+
+// A hold on an entry, which keeps the host slot.
+class HoldPin final : public BlockRef::Pin {
+ public:
+  HoldPin(Residency& residency, EntryId id, uint64_t payload_bytes)
+      : residency_(residency), id_(id), payload_bytes_(payload_bytes) {}
+  ~HoldPin() override { residency_.EndHold(id_, payload_bytes_); }
+
+ private:
+  Residency& residency_;
+  const EntryId id_;
+  const uint64_t payload_bytes_;
+};
+
+// Bytes of their own, shared by all who waited for the read.
+class BufferPin final : public BlockRef::Pin {
+ public:
+  explicit BufferPin(ReadBuffers::Buffer buffer) : buffer_(std::move(buffer)) {}
+
+ private:
+  const ReadBuffers::Buffer buffer_;
+};
+
+}  // namespace
+
+// Where a block is read to: a host slot or a buffer.
+struct ReadPath::Target {
+  uint32_t host_page = kNoPage;
+  ReadBuffers::Buffer buffer;
+  MutableByteView slot;  // whole pages
+  uint64_t checksum = 0;
+  uint32_t token_count = 0;
+};
+
+ReadPath::ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery)
+    : parts_(parts), residency_(residency), recovery_(recovery) {
+  if (parts_.disk != nullptr) {
+    executor_ = std::make_unique<Executor>("ibid-disk-read", parts_.options.io_threads_count,
+                                           parts_.options.acquire_queue_max);
+  }
+}
+
+absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId& ns, std::span<const BlockKey> chain,
+                                            const MatchOptions& options) {
+  if (chain.size() > parts_.options.chain_keys_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(chain.size(), " keys exceed chain_keys_max ", parts_.options.chain_keys_max));
+  }
+  const NamespacePtr info = parts_.namespaces.Find(ns);
+  if (info == nullptr) return UnknownNamespace(ns);
+  if (options.lease) IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  size_t first_pending = 0;
+  if (options.wait_pending > absl::ZeroDuration()) {
+    // People wait by the real clock, whatever clock the store has.
+    const absl::Time until = absl::Now() + options.wait_pending;
+    while (Scan(*info, chain, nullptr, &first_pending).pending_count > 0 && absl::Now() < until) {
+      WaitUntilSettled(*info, chain[first_pending], until);
+    }
+  }
+  if (!options.lease) return Scan(*info, chain, nullptr, &first_pending);
+  HeldBlocks blocks;
+  blocks.payload_bytes = info->payload_bytes;
+  MatchResult result = Scan(*info, chain, &blocks.ids, &first_pending);
+  if (result.matched_count == 0) return result;
+  parts_.book.Use(blocks.ids);
+  const auto lease = parts_.sessions.AddLease(session, &blocks, parts_.Now());
+  if (!lease.ok()) {
+    residency_.EndHolds(blocks);
+    return lease.status();
+  }
+  result.lease = *lease;
+  return result;
+}
+
+MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held,
+                           size_t* first_pending) {
+  const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
+  MatchResult result;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const BlockKey& key = chain[i];
+    IndexShard& shard = parts_.index.ShardOf(key);
+    for (bool is_retry = false;; is_retry = true) {
+      {
+        MutexLock lock(shard.mutex);
+        const EntryId id = shard.Find(ns.number, key);
+        if (id != kNoEntry) {
+          IndexEntry& entry = shard.Get(id);
+          const bool is_found = entry.is_in_host() || (entry.is_on_disk() && is_disk_readable);
+          if (is_found && result.pending_count == 0) {
+            ++result.matched_count;
+            ++(entry.is_in_host() ? result.host_blocks : result.disk_blocks);
+            if (held != nullptr) {
+              residency_.AddHold(entry, ns.payload_bytes);
+              held->push_back(id);
+            }
+            break;
+          }
+          if (is_found || entry.is_filling()) {
+            if (result.pending_count++ == 0) *first_pending = i;
+            break;
+          }
+        }
+      }
+      if (is_retry || !recovery_.is_running() || !recovery_.IndexOne(ns, key)) return result;
+    }
+  }
+  return result;
+}
+
+void ReadPath::WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until) {
+  IndexShard& shard = parts_.index.ShardOf(key);
+  MutexLock lock(shard.mutex);
+  while (true) {
+    const EntryId id = shard.Find(ns.number, key);
+    if (id == kNoEntry || !shard.Get(id).is_filling()) return;
+    const absl::Duration left = until - absl::Now();
+    if (left <= absl::ZeroDuration()) return;
+    shard.settled.WaitFor(shard.mutex, left);
+  }
+}
+
+void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done) {
+  Read read{kNoEntry, parts_.namespaces.Find(ns), key};
+  if (read.ns == nullptr) return done(UnknownNamespace(ns));
+  if (recovery_.is_running()) recovery_.IndexOne(*read.ns, key);
+  const uint64_t payload_bytes = read.ns->payload_bytes;
+  IndexShard& shard = parts_.index.ShardOf(key);
+  uint32_t host_page = kNoPage;
+  uint64_t checksum = 0;
+  uint32_t token_count = 0;
+  {
+    MutexLock lock(shard.mutex);
+    const EntryId id = shard.Find(read.ns->number, key);
+    if (id != kNoEntry && shard.Get(id).is_resident()) {
+      read.id = id;
+      IndexEntry& entry = shard.Get(id);
+      if (entry.is_in_host()) {
+        host_page = entry.host_page;
+        checksum = entry.checksum;
+        token_count = entry.token_count;
+        residency_.AddHold(entry, payload_bytes);
+      } else {
+        ++entry.refs;
+      }
+    }
+  }
+  if (read.id == kNoEntry) {
+    parts_.counters.missed_blocks.Add();
+    done(absl::NotFoundError(""));
+  } else if (host_page != kNoPage) {
+    parts_.book.Use({&read.id, 1});
+    parts_.counters.tier(TierName::kHost).hits.Add();
+    done(BlockRef(std::make_unique<HoldPin>(residency_, read.id, payload_bytes),
+                  parts_.arena->View(host_page, payload_bytes), checksum, token_count, kHostTier));
+  } else {
+    QueueRead(read, std::move(done));
+  }
+}
+
+// REQUIRES: a reference on the entry was counted for `done`.
+void ReadPath::QueueRead(const Read& read, Done done) {
+  bool is_first;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Done>& waiters = waiters_[read.id];
+    is_first = waiters.empty();
+    waiters.push_back(std::move(done));
+  }
+  if (!is_first) return;
+  if (!parts_.disk->health().CanRead(parts_.Now())) {
+    Answer(read, absl::UnavailableError(parts_.disk->state()), nullptr);
+  } else if (!executor_->TrySubmit([this, read] { ReadFromDisk(read); })) {
+    Answer(read,
+           absl::ResourceExhaustedError(absl::StrCat("acquire_queue_max ", parts_.options.acquire_queue_max, " reached")),
+           nullptr);
+  }
+}
+
+void ReadPath::ReadFromDisk(const Read& read) {
+  IndexShard& shard = parts_.index.ShardOf(read.id);
+  uint32_t disk_page = kNoPage;
+  uint64_t checksum = 0;
+  uint32_t token_count = 0;
+  Residency::Room room = Residency::Room::kFreeOnly;
+  bool can_promote = false;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(read.id);
+    if (entry.is_on_disk() && !entry.Has(kDoomed)) {
+      disk_page = entry.disk_page;
+      checksum = entry.checksum;
+      token_count = entry.token_count;
+      can_promote = entry.host_page == kNoPage && !entry.Has(kLeavingHost);
+      // The second read shows that the block is warm: then a colder one makes room. The first takes only what is free,
+      // so that a scan of the disk does not wash out the host tier.
+      if (entry.Has(kReadFromDisk)) room = Residency::Room::kEvictClean;
+      entry.Set(kReadFromDisk);
+      ++entry.busy;
+    }
+  }
+  if (disk_page == kNoPage) return Answer(read, absl::NotFoundError(""), nullptr);
+  Target target;
+  target.checksum = checksum;
+  target.token_count = token_count;
+  absl::Status status = ChooseTarget(read, can_promote, room, &target);
+  if (status.ok()) status = Fill(read, disk_page, target);
+  // A read that failed is not repeated: the entry goes.
+  const bool is_unreadable = absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsUnavailable(status);
+  bool is_promoted = false;
+  if (target.host_page != kNoPage) {
+    if (status.ok()) is_promoted = Promote(read, target);
+    if (status.ok() && !is_promoted) status = absl::NotFoundError("");  // it was dropped meanwhile
+    if (!is_promoted) parts_.arena->Free(target.host_page);
+  }
+  if (is_unreadable) DropUnreadable(read);
+  if (status.ok()) {
+    parts_.book.Use({&read.id, 1});
+    Answer(read, status, &target);  // counts the holds of the readers before the entry may be evicted
+    residency_.EndBusy(read.id);
+  } else {
+    residency_.EndBusy(read.id);
+    Answer(read, status, nullptr);
+  }
+}
+
+absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residency::Room room, Target* target) {
+  const uint64_t slot_bytes = uint64_t{read.ns->slot_pages} * kPageBytes;
+  std::optional<uint32_t> page;
+  if (can_promote) page = residency_.AllocateHost(read.ns->slot_pages, read.id, room);
+  if (page.has_value()) {
+    target->host_page = *page;
+    target->slot = parts_.arena->View(*page, slot_bytes);
+    return absl::OkStatus();
+  }
+  IBID_ASSIGN_OR_RETURN(target->buffer, parts_.read_buffers.Take(slot_bytes));
+  target->slot = target->buffer->view();
+  return absl::OkStatus();
+}
+
+absl::Status ReadPath::Fill(const Read& read, uint32_t disk_page, const Target& target) {
+  const absl::Time began = absl::Now();
+  IBID_RETURN_IF_ERROR(parts_.disk->ReadSlot(disk_page, target.slot));
+  parts_.counters.ObserveDiskRead(absl::Now() - began);
+  parts_.counters.disk_read_bytes.Add(target.slot.size());
+  if (Checksum(target.slot.first(read.ns->payload_bytes)) == target.checksum) return absl::OkStatus();
+  parts_.counters.corrupt_blocks.Add();
+  IBID_LOG_EVERY(seconds, warn, "disk tier: block {} does not match its checksum; it is dropped",
+                 DigestToShortHex(read.key.digest));
+  return absl::DataLossError("a block on disk does not match its checksum; the copy was dropped");
+}
+
+// The host slot becomes the block's host copy. False when the block was dropped meanwhile.
+bool ReadPath::Promote(const Read& read, const Target& target) {
+  IndexShard& shard = parts_.index.ShardOf(read.id);
+  EntryId parent;
+  {
+    MutexLock lock(shard.mutex);
+    const IndexEntry& entry = shard.Get(read.id);
+    if (entry.Has(kDoomed)) return false;
+    IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kLeavingHost));
+    parent = entry.parent;
+  }
+  parts_.book.Insert(TierName::kHost, read.id, parent);
+  {
+    // Should it be doomed by now, the last Settle takes this copy out too.
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(read.id);
+    entry.host_page = target.host_page;
+    entry.Clear(kReadFromDisk);
+  }
+  ++parts_.counters.tier(TierName::kHost).blocks;
+  parts_.book.Use(TierName::kHost, read.id);
+  parts_.counters.promoted_blocks.Add();
+  return true;
+}
+
+void ReadPath::DropUnreadable(const Read& read) {
+  recovery_.Forget(read.ns->number, read.key);
+  IndexShard& shard = parts_.index.ShardOf(read.id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    if (!shard.Get(read.id).Has(kMapped)) return;
+    after = residency_.Remove(shard, read.id);
+  }
+  residency_.Finish(after);
+}
+
+std::vector<ReadPath::Done> ReadPath::TakeWaiters(EntryId id) {
+  MutexLock lock(mutex_);
+  const auto it = waiters_.find(id);
+  std::vector<Done> waiters = std::move(it->second);
+  waiters_.erase(it);
+  return waiters;
+}
+
+void ReadPath::Answer(const Read& read, const absl::Status& status, const Target* target) {
+  std::vector<Done> waiters = TakeWaiters(read.id);
+  const uint64_t payload_bytes = read.ns->payload_bytes;
+  for (Done& done : waiters) {
+    if (!status.ok()) {
+      parts_.counters.missed_blocks.Add();
+      done(status);
+    } else {
+      std::unique_ptr<BlockRef::Pin> pin;
+      if (target->host_page != kNoPage) {
+        IndexShard& shard = parts_.index.ShardOf(read.id);
+        {
+          MutexLock lock(shard.mutex);
+          residency_.AddHold(shard.Get(read.id), payload_bytes);
+        }
+        pin = std::make_unique<HoldPin>(residency_, read.id, payload_bytes);
+      } else {
+        pin = std::make_unique<BufferPin>(target->buffer);
+      }
+      parts_.counters.tier(TierName::kDisk).hits.Add();
+      done(BlockRef(std::move(pin), target->slot.first(payload_bytes), target->checksum, target->token_count, kDiskTier));
+    }
+    residency_.DropRef(read.id);
+  }
+}
+
+}  // namespace ibid

@@ -1,0 +1,63 @@
+// How blocks are found and read: matched, leased, acquired.
+//
+// Thread safety: every method, from any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "cache_server/recovery.h"
+#include "cache_server/residency.h"
+#include "core/executor.h"
+
+namespace ibid {
+
+class ReadPath {
+ public:
+  using Done = std::function<void(absl::StatusOr<BlockRef>)>;
+
+  ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery);
+
+  absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns, std::span<const BlockKey> chain,
+                                    const MatchOptions& options);
+  void Acquire(const NamespaceId& ns, const BlockKey& key, Done done);
+
+ private:
+  // A disk read and all who wait for it.
+  struct Read {
+    EntryId id;
+    NamespacePtr ns;
+    BlockKey key;
+  };
+  struct Target;
+
+  // Without `held` nothing changes; with it, every matched block is held once more and listed. `first_pending` is where a
+  // waiter has to look.
+  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held,
+                   size_t* first_pending);
+
+  void WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until);
+
+  void QueueRead(const Read& read, Done done);
+  void ReadFromDisk(const Read& read);
+  // Where the bytes go: a host slot when there is room, or will be by eviction; else a buffer.
+  absl::Status ChooseTarget(const Read& read, bool can_promote, Residency::Room room, Target* target);
+  absl::Status Fill(const Read& read, uint32_t disk_page, const Target& target);
+  // The bytes of `target` become the host copy. False when the block left meanwhile.
+  bool Promote(const Read& read, const Target& target);
+  void DropUnreadable(const Read& read);
+  void Answer(const Read& read, const absl::Status& status, const Target* target);
+  std::vector<Done> TakeWaiters(EntryId id);
+
+  StoreParts& parts_;
+  Residency& residency_;
+  Recovery& recovery_;
+  Mutex mutex_;
+  absl::flat_hash_map<EntryId, std::vector<Done>> waiters_ IBID_GUARDED_BY(mutex_);
+  std::unique_ptr<Executor> executor_;  // last: its threads use the rest
+};
+
+}  // namespace ibid

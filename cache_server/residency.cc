@@ -1,0 +1,348 @@
+// Invariants:
+// - host_page of an entry is set <=> the slot is allocated to it and the host policy knows it (Insert before the page is
+//   set, Remove after it is cleared). The same for disk_page.
+// - Copies are taken out of an entry only while holds == 0, busy == 0 and no writer is there. From then until the
+//   policies have forgotten it the entry is busy and kLeavingHost: nobody brings a new copy in before the old one is gone.
+// - A victim that turns out to be in use carries kParkedHost or kParkedDisk; whoever ends that use puts it back.
+#include "cache_server/residency.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace ibid {
+namespace {
+
+// In kOnDemotion mode this share of the host tier is kept free ahead of need.
+constexpr uint64_t kDemoteAheadDivisor = 16;
+constexpr int kClearTriesMax = 4;
+
+}  // namespace
+
+void Residency::TakeHostCopy(IndexEntry& entry, Aftermath* after) {
+  after->was_host_resident = entry.is_in_host();
+  after->host_page = entry.host_page;
+  after->parent = entry.parent;
+  entry.host_page = kNoPage;
+  entry.Clear(kFilling);
+  entry.Set(kLeavingHost);
+  ++entry.busy;
+  after->took_host = true;
+}
+
+void Residency::TakeCopies(IndexEntry& entry, Aftermath* after) {
+  TakeHostCopy(entry, after);
+  after->disk_page = entry.disk_page;
+  after->ns = entry.ns;
+  after->key = entry.key;
+  entry.disk_page = kNoPage;
+}
+
+Aftermath Residency::Settle(IndexShard& shard, EntryId id) {
+  Aftermath after;
+  after.id = id;
+  IndexEntry& entry = shard.Get(id);
+  if (!entry.is_in_use()) {
+    after.put_back_host = entry.Has(kParkedHost);
+    after.put_back_disk = entry.Has(kParkedDisk);
+    entry.Clear(kParkedHost);
+    entry.Clear(kParkedDisk);
+    const bool has_copies = entry.host_page != kNoPage || entry.disk_page != kNoPage || entry.is_filling();
+    if (entry.Has(kDoomed) && !entry.Has(kHasWriter) && has_copies) TakeCopies(entry, &after);
+  }
+  after.parent_to_drop = shard.FreeIfUnused(id);
+  return after;
+}
+
+Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
+  Aftermath after;
+  after.id = id;
+  IndexEntry& entry = shard.Get(id);
+  if (entry.is_filling()) shard.settled.NotifyAll();
+  if (entry.is_in_use() || entry.Has(kHasWriter)) {
+    after.ns = entry.ns;
+    after.key = entry.key;
+    after.record_page = entry.disk_page;
+    shard.Unmap(id);
+    entry.Set(kDoomed);
+  } else {
+    TakeCopies(entry, &after);
+  }
+  return after;
+}
+
+void Residency::Finish(const Aftermath& after) {
+  const EntryId id = after.id;
+  if (after.host_page != kNoPage) {
+    parts_.book.Remove(TierName::kHost, id, after.parent);
+    parts_.arena->Free(after.host_page);
+    if (after.was_host_resident) --parts_.counters.tier(TierName::kHost).blocks;
+  }
+  if (after.disk_page != kNoPage) {
+    parts_.book.Remove(TierName::kDisk, id, after.parent);
+    parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
+    --parts_.counters.tier(TierName::kDisk).blocks;
+  }
+  if (after.record_page != kNoPage) {
+    parts_.disk_queue.PushRemoval({after.ns, after.key, after.record_page, /*frees_slot=*/false});
+  }
+  if (after.put_back_host) parts_.book.PutBack(TierName::kHost, id);
+  if (after.put_back_disk) parts_.book.PutBack(TierName::kDisk, id);
+  if (after.took_host) EndTransit(id);
+  if (after.parent_to_drop != kNoEntry) DropRef(after.parent_to_drop);
+}
+
+// A chain of entries that only their children kept is freed from its end to its start: a loop, not a recursion.
+void Residency::DropRef(EntryId id) {
+  while (id != kNoEntry) {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    IBID_CHECK(entry.refs > 0) << "entry " << id;
+    --entry.refs;
+    id = shard.FreeIfUnused(id);
+  }
+}
+
+void Residency::EndBusy(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    IBID_CHECK(entry.busy > 0) << "entry " << id;
+    --entry.busy;
+    after = Settle(shard, id);
+  }
+  Finish(after);
+}
+
+// The policies have forgotten what TakeHostCopy took.
+void Residency::EndTransit(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    entry.Clear(kLeavingHost);
+    --entry.busy;
+    after = Settle(shard, id);
+  }
+  Finish(after);
+}
+
+void Residency::EndHold(EntryId id, uint64_t payload_bytes) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    IBID_CHECK(entry.holds > 0) << "entry " << id;
+    if (--entry.holds == 0) parts_.counters.pinned_bytes -= static_cast<int64_t>(payload_bytes);
+    after = Settle(shard, id);
+  }
+  Finish(after);
+}
+
+void Residency::EndHolds(const HeldBlocks& blocks) {
+  for (const EntryId id : blocks.ids) EndHold(id, blocks.payload_bytes);
+}
+
+EntryId Residency::RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position) {
+  if (position == 0 || parent == RootParent(ns.id)) return kNoEntry;
+  IndexShard& shard = parts_.index.ShardOf(parent);
+  MutexLock lock(shard.mutex);
+  EntryId id = shard.Find(ns.number, parent);
+  if (id == kNoEntry) id = shard.Insert(ns.number, parent);
+  IndexEntry& entry = shard.Get(id);
+  if (!entry.Has(kPositionKnown)) {
+    entry.Set(kPositionKnown);
+    entry.position = position - 1;
+  }
+  // Positions that fall strictly make a cycle of parents impossible, whatever clients claim.
+  if (entry.position + 1 != position) return kNoEntry;
+  ++entry.refs;
+  return id;
+}
+
+std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId owner, Room room) {
+  std::optional<uint32_t> page = parts_.arena->Allocate(slot_pages, owner);
+  if (page.has_value() || room == Room::kFreeOnly) return page;
+  // Enough to empty two extents of any size in use, whoever else takes what this thread frees.
+  const uint32_t tries_max = 2 * parts_.arena->slots_per_extent_max() + 64;
+  for (uint32_t i = 0; i < tries_max; ++i) {
+    const std::optional<uint32_t> freed_pages = EvictOneFromHost(room == Room::kEvictClean);
+    if (freed_pages.has_value() && *freed_pages != slot_pages) ClearHostExtent(*freed_pages, slot_pages);
+    page = parts_.arena->Allocate(slot_pages, owner);
+    if (page.has_value() || !freed_pages.has_value()) return page;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only) {
+  while (true) {
+    const EntryId id = parts_.book.TakeVictim(TierName::kHost);
+    if (id == kNoEntry) return std::nullopt;
+    Aftermath after;
+    after.id = id;
+    EvictionReason reason = EvictionReason::kRoom;
+    {
+      IndexShard& shard = parts_.index.ShardOf(id);
+      MutexLock lock(shard.mutex);
+      IndexEntry& entry = shard.Get(id);
+      // Not there: someone else is taking it out.
+      if (!entry.is_in_host() || entry.Has(kDoomed)) continue;
+      if (entry.is_in_use()) {
+        entry.Set(kParkedHost);
+        continue;
+      }
+      if (clean_only && !entry.is_on_disk()) {
+        after.put_back_host = true;
+      } else {
+        reason = entry.is_on_disk() ? EvictionReason::kRoom : EvictionReason::kLost;
+        TakeHostCopy(entry, &after);
+      }
+    }
+    if (after.put_back_host) {
+      Finish(after);
+      return std::nullopt;
+    }
+    const uint32_t slot_pages = parts_.arena->SlotPages(after.host_page);
+    Finish(after);
+    parts_.counters.tier(TierName::kHost).evictions[static_cast<int>(reason)].Add();
+    return slot_pages;
+  }
+}
+
+void Residency::EvictDemoted(EntryId id) {
+  Aftermath after;
+  after.id = id;
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (entry.is_in_host() && entry.is_on_disk() && !entry.is_in_use() && !entry.Has(kDoomed)) {
+      TakeHostCopy(entry, &after);
+    } else if (entry.is_in_use()) {
+      entry.Set(kParkedHost);
+    } else {
+      after.put_back_host = true;
+    }
+  }
+  if (after.took_host) {
+    parts_.counters.tier(TierName::kHost).evictions[static_cast<int>(EvictionReason::kDemoted)].Add();
+  }
+  Finish(after);
+}
+
+void Residency::EndDemotion(EntryId id, uint64_t bytes) {
+  EvictDemoted(id);
+  demoting_bytes_ -= bytes;
+}
+
+void Residency::DemoteAhead() {
+  if (parts_.disk == nullptr || parts_.options.disk_write != DiskWriteMode::kOnDemotion) return;
+  if (!parts_.disk->health().is_writable()) return;
+  const ExtentAllocator::Usage usage = parts_.arena->usage();
+  const uint64_t wanted_bytes = usage.total_bytes - usage.total_bytes / kDemoteAheadDivisor;
+  uint64_t done_bytes = demoting_bytes_.load();
+  while (usage.used_bytes > wanted_bytes + done_bytes) {
+    const EntryId id = parts_.book.TakeVictim(TierName::kHost);
+    uint64_t bytes = 0;
+    if (id == kNoEntry || !DemoteOne(id, &bytes)) return;
+    done_bytes += bytes;
+  }
+}
+
+// Evicts a victim that is on disk, else queues it to be written first; `bytes` is what becomes free by it. False when
+// the queue is full.
+bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
+  uint32_t ns_number = 0;
+  bool is_clean = false;
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (!entry.is_in_host() || entry.Has(kDoomed)) return true;
+    if (entry.is_in_use()) {
+      entry.Set(kParkedHost);
+      return true;
+    }
+    is_clean = entry.is_on_disk();
+    ns_number = entry.ns;
+    ++entry.refs;
+  }
+  const NamespacePtr ns = parts_.namespaces.Find(ns_number);
+  bool is_accepted = true;
+  if (ns != nullptr) *bytes = uint64_t{ns->slot_pages} * kPageBytes;
+  if (is_clean) {
+    EvictDemoted(id);
+  } else {
+    demoting_bytes_ += *bytes;
+    is_accepted = ns != nullptr &&
+                  parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr}, /*is_urgent=*/false);
+    if (is_accepted) return true;  // the reference is the writer's
+    demoting_bytes_ -= *bytes;
+    parts_.book.PutBack(TierName::kHost, id);
+  }
+  DropRef(id);
+  return is_accepted;
+}
+
+// Moves the blocks of the sparsest extent of one slot size into free slots of that size, so that the extent can be cut
+// anew. Nothing leaves the tier by it, so prefixes keep no holes.
+void Residency::ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages) {
+  if (is_clearing_.exchange(true)) return;
+  std::vector<uint32_t> tried;
+  for (int i = 0; i < kClearTriesMax; ++i) {
+    const auto clearing = parts_.arena->BeginClear(victim_pages, wanted_pages, tried);
+    if (!clearing.has_value()) break;
+    bool is_clear = true;
+    for (const ExtentAllocator::Slot& slot : clearing->slots) {
+      is_clear = MoveInHost(slot.owner, slot.page, victim_pages);
+      if (!is_clear) break;
+    }
+    parts_.arena->EndClear(clearing->extent);
+    if (is_clear) break;
+    tried.push_back(clearing->extent);
+  }
+  is_clearing_.store(false);
+}
+
+bool Residency::MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (entry.host_page != from) return true;  // it has left by itself
+    if (entry.is_filling() || entry.is_in_use() || entry.Has(kDoomed)) return false;
+    ++entry.busy;
+  }
+  const std::optional<uint32_t> to = parts_.arena->Allocate(slot_pages, id);
+  bool is_moved = false;
+  if (to.has_value()) {
+    const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
+    std::memcpy(parts_.arena->View(*to, bytes).data(), parts_.arena->View(from, bytes).data(), bytes);
+  }
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    // A reader that came meanwhile looks at the old slot.
+    is_moved = to.has_value() && entry.holds == 0 && entry.busy == 1 && !entry.Has(kDoomed);
+    if (is_moved) entry.host_page = *to;
+    --entry.busy;
+    after = Settle(shard, id);
+  }
+  Finish(after);
+  if (is_moved) {
+    parts_.arena->Free(from);
+    parts_.counters.moved_blocks.Add();
+  } else if (to.has_value()) {
+    parts_.arena->Free(*to);
+  }
+  return is_moved;
+}
+
+}  // namespace ibid

@@ -1,0 +1,88 @@
+// Brings copies of blocks into the host tier and out of both tiers, and keeps the index, the eviction policies and the
+// books of room in step while it does.
+//
+// How a change is made, so that no two locks are held and no bytes move under one:
+//   lock the entry's shard -> decide, change the entry, note what follows (Aftermath) -> unlock -> Finish(aftermath)
+// What Finish has in hand is already out of reach of everybody else.
+//
+// Thread safety: every method, from any thread.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache_server/store_parts.h"
+
+namespace ibid {
+
+// What a change of an entry leaves to be done without a lock.
+struct Aftermath {
+  EntryId id = kNoEntry;
+  uint32_t ns = 0;
+  BlockKey key;
+  EntryId parent = kNoEntry;
+  uint32_t host_page = kNoPage;     // to be freed
+  uint32_t disk_page = kNoPage;     // to be freed, its record deleted
+  uint32_t record_page = kNoPage;   // its record is to be deleted; the slot is still read
+  bool was_host_resident = false;
+  bool put_back_host = false;
+  bool put_back_disk = false;
+  bool took_host = false;
+  EntryId parent_to_drop = kNoEntry;
+};
+
+class Residency {
+ public:
+  enum class Room { kFreeOnly, kEvictClean, kEvict };  // how hard AllocateHost may try
+
+  explicit Residency(StoreParts& parts) : parts_(parts) {}
+
+  // After `holds` or `busy` fell, or the writer left. REQUIRES: the shard is that of `id`.
+  Aftermath Settle(IndexShard& shard, EntryId id) IBID_REQUIRES(shard.mutex);
+  // The block leaves all tiers: at once when nothing uses it, else it becomes invisible at once and leaves in the last
+  // Settle. REQUIRES: the entry is mapped.
+  Aftermath Remove(IndexShard& shard, EntryId id) IBID_REQUIRES(shard.mutex);
+  void Finish(const Aftermath& aftermath);
+
+  // Gives back what was counted into the entry under its lock.
+  void DropRef(EntryId id);
+  void EndBusy(EntryId id);
+  void EndHold(EntryId id, uint64_t payload_bytes);
+  void EndHolds(const HeldBlocks& blocks);
+  // Counts a hold. The caller has it under the lock.
+  void AddHold(IndexEntry& entry, uint64_t payload_bytes) {
+    if (entry.holds++ == 0) parts_.counters.pinned_bytes += static_cast<int64_t>(payload_bytes);
+  }
+
+  // The entry id of `parent`, one reference counted, made absent if need be; kNoEntry for the parent of block 0, or when the
+  // positions do not follow each other.
+  EntryId RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position);
+
+  // A slot of the host tier for `owner`, by evicting if `room` allows. Nothing when everything is in use.
+  std::optional<uint32_t> AllocateHost(uint32_t slot_pages, EntryId owner, Room room);
+  // Keeps some of the host tier free by writing the coldest blocks to disk and evicting them (DiskWriteMode::kOnDemotion).
+  // Does nothing when enough is free or on its way.
+  void DemoteAhead();
+  // The write of a demotion of `bytes` is over: drops the host copy if the block is on disk and not in use; else it is a
+  // candidate again.
+  void EndDemotion(EntryId id, uint64_t bytes);
+
+ private:
+  static void TakeHostCopy(IndexEntry& entry, Aftermath* after);
+  static void TakeCopies(IndexEntry& entry, Aftermath* after);
+  std::optional<uint32_t> EvictOneFromHost(bool clean_only);
+  void ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages);
+  bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);
+
+  void EndTransit(EntryId id);
+  void EvictDemoted(EntryId id);
+  bool DemoteOne(EntryId id, uint64_t* bytes);
+
+  StoreParts& parts_;
+  std::atomic<bool> is_clearing_{false};
+  std::atomic<uint64_t> demoting_bytes_{0};  // queued to be written and evicted
+};
+
+}  // namespace ibid

@@ -1,0 +1,58 @@
+// What is counted of every call of CacheService.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <array>
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "core/clock.h"
+#include "core/metrics.h"
+
+namespace ibid {
+
+enum class RpcMethod : uint8_t { kOpenNamespace, kSession, kMatch, kOffer, kPublish, kFetch, kDrop, kGetStats };
+
+// Families: ibid_cache_service_calls_total{method,code}, _latency_seconds{method}, _received_bytes_total{method},
+// _sent_bytes_total{method}. Thread-safe.
+class RpcMetrics {
+ public:
+  // `registry` null: nothing is counted.
+  explicit RpcMetrics(MetricsRegistry* registry);
+
+  void OnReceived(RpcMethod method, uint64_t bytes);
+  void OnSent(RpcMethod method, uint64_t bytes);
+  void OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took);
+
+ private:
+  static constexpr size_t kMethodsCount = 8;
+  static constexpr size_t kCodesCount = 17;
+  struct MethodMetrics {
+    std::array<prometheus::Counter*, kCodesCount> calls{};
+    prometheus::Histogram* latency_seconds = nullptr;
+    prometheus::Counter* received_bytes = nullptr;
+    prometheus::Counter* sent_bytes = nullptr;
+  };
+  MethodMetrics& of(RpcMethod method) { return methods_[static_cast<size_t>(method)]; }
+
+  const bool is_counting_;
+  std::array<MethodMetrics, kMethodsCount> methods_;
+};
+
+// One call, from its arrival. Not thread-safe, but the two counters of bytes are.
+class RpcRecord {
+ public:
+  RpcRecord(RpcMetrics* metrics, RpcMethod method) : metrics_(metrics), method_(method), began_(SteadyClock().Now()) {}
+
+  void OnReceived(uint64_t bytes) { metrics_->OnReceived(method_, bytes); }
+  void OnSent(uint64_t bytes) { metrics_->OnSent(method_, bytes); }
+  void OnDone(grpc::StatusCode code) { metrics_->OnDone(method_, code, SteadyClock().Now() - began_); }
+
+ private:
+  RpcMetrics* metrics_;
+  RpcMethod method_;
+  absl::Time began_;
+};
+
+}  // namespace ibid

@@ -1,0 +1,127 @@
+#include "cache_server/server_options.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/check.h"
+#include "core/host_memory.h"
+#include "core/kv_layout.h"
+
+namespace ibid {
+namespace {
+
+constexpr std::array<std::pair<absl::string_view, int>, 4> kByteSuffixes = {
+    {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
+constexpr uint32_t kIoThreadsMax = 256;
+
+}  // namespace
+
+bool AbslParseFlag(absl::string_view text, ByteCount* value, std::string* error) {
+  int shift = 0;
+  absl::string_view digits = text;
+  for (const auto& [suffix, bits] : kByteSuffixes) {
+    if (absl::EndsWith(text, suffix)) {
+      shift = bits;
+      digits.remove_suffix(suffix.size());
+    }
+  }
+  uint64_t number = 0;
+  if (digits.empty() || digits.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(digits, &number) || number > (std::numeric_limits<uint64_t>::max() >> shift)) {
+    *error = "use a number of bytes as 4096, 64MiB or 4GiB";
+    return false;
+  }
+  value->bytes = number << shift;
+  return true;
+}
+
+std::string AbslUnparseFlag(ByteCount value) {
+  for (auto it = kByteSuffixes.rbegin(); it != kByteSuffixes.rend(); ++it) {
+    const uint64_t unit = uint64_t{1} << it->second;
+    if (value.bytes >= unit && value.bytes % unit == 0) return absl::StrCat(value.bytes / unit, it->first);
+  }
+  return absl::StrCat(value.bytes);
+}
+
+namespace {
+
+absl::Status Wrong(absl::string_view flag, absl::string_view value, absl::string_view remedy) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", remedy));
+}
+
+absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port > 65'535) {
+    return Wrong(flag, address, "use host:port, as 127.0.0.1:7070");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPositive(absl::string_view flag, absl::Duration value) {
+  if (value >= absl::Milliseconds(100) && value <= absl::Hours(24)) return absl::OkStatus();
+  return Wrong(flag, absl::FormatDuration(value), "use a duration from 100ms to 24h");
+}
+
+}  // namespace
+
+absl::Status ServerOptions::Validate() const {
+  IBID_RETURN_IF_ERROR(CheckAddress("listen", listen));
+  if (!http_listen.empty()) IBID_RETURN_IF_ERROR(CheckAddress("http_listen", http_listen));
+  const std::string extent = AbslUnparseFlag(extent_bytes);
+  if (extent_bytes.bytes == 0 || extent_bytes.bytes % kPageBytes != 0) {
+    return Wrong("extent_bytes", extent, "use a multiple of 4KiB, as 64MiB");
+  }
+  if (host_bytes_max.bytes < extent_bytes.bytes) {
+    return Wrong("host_bytes_max", AbslUnparseFlag(host_bytes_max), absl::StrCat("use at least --extent_bytes=", extent));
+  }
+  if (!disk_dir.empty() && disk_bytes_max.bytes < extent_bytes.bytes) {
+    return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max), absl::StrCat("use at least --extent_bytes=", extent));
+  }
+  if (disk_write != "through" && disk_write != "on_demotion") {
+    return Wrong("disk_write", disk_write, "use through or on_demotion");
+  }
+  IBID_RETURN_IF_ERROR(CheckPositive("lease_ttl", lease_ttl));
+  IBID_RETURN_IF_ERROR(CheckPositive("session_ttl", session_ttl));
+  IBID_RETURN_IF_ERROR(CheckPositive("reservation_ttl", reservation_ttl));
+  IBID_RETURN_IF_ERROR(CheckPositive("shutdown_timeout", shutdown_timeout));
+  if (io_threads == 0 || io_threads > kIoThreadsMax) {
+    return Wrong("io_threads", absl::StrCat(io_threads), absl::StrCat("use 1 to ", kIoThreadsMax));
+  }
+  if (tls_cert.empty() != tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls_cert and --tls_key: give both or none");
+  }
+  if (!tls_ca.empty() && tls_cert.empty()) return Wrong("tls_ca", tls_ca, "give --tls_cert and --tls_key too");
+  for (const absl::string_view known : {"debug", "info", "warn", "error", "off"}) {
+    if (log_level == known) return absl::OkStatus();
+  }
+  return Wrong("log_level", log_level, "use debug, info, warn, error or off");
+}
+
+BlockStoreOptions ServerOptions::StoreOptions() const {
+  BlockStoreOptions options;
+  options.host_bytes_max = host_bytes_max.bytes;
+  options.disk_directory = disk_dir;
+  options.disk_bytes_max = disk_bytes_max.bytes;
+  options.disk_write = disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
+  options.extent_bytes = extent_bytes.bytes;
+  options.lease_ttl = lease_ttl;
+  options.session_ttl = session_ttl;
+  options.reservation_ttl = reservation_ttl;
+  options.io_threads_count = io_threads;
+  return options;
+}
+
+ServerSetup ServerOptions::GrpcSetup() const {
+  ServerSetup setup;
+  setup.listen = listen;
+  setup.tls = TlsOptions{tls_cert, tls_key, tls_ca};
+  return setup;
+}
+
+}  // namespace ibid

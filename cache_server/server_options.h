@@ -1,0 +1,48 @@
+// All settings of ibid-server: a field is a flag of the same name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cache_server/block_store.h"
+#include "transport/server_setup.h"
+
+namespace ibid {
+
+// A number of bytes; as text `4096`, `64MiB`, `4GiB` (KiB, MiB, GiB, TiB).
+struct ByteCount {
+  uint64_t bytes = 0;
+};
+bool AbslParseFlag(absl::string_view text, ByteCount* value, std::string* error);
+std::string AbslUnparseFlag(ByteCount value);
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:7070";
+  std::string http_listen = "127.0.0.1:7071";  // empty: no HTTP port
+  ByteCount host_bytes_max{uint64_t{1} << 30};
+  std::string disk_dir;                         // empty: no disk tier
+  ByteCount disk_bytes_max{uint64_t{16} << 30};
+  std::string disk_write = "through";           // or on_demotion
+  ByteCount extent_bytes{uint64_t{64} << 20};
+  absl::Duration lease_ttl = absl::Seconds(30);
+  absl::Duration session_ttl = absl::Seconds(15);
+  absl::Duration reservation_ttl = absl::Seconds(30);
+  uint32_t io_threads = 4;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  absl::Duration shutdown_timeout = absl::Seconds(10);  // from the signal to the end of the process
+  std::string log_level = "info";
+  std::string port_file;                        // gets {"port":N,"http_port":N} once both are bound
+
+  // Errors: InvalidArgument that names the flag and says what to do.
+  absl::Status Validate() const;
+
+  BlockStoreOptions StoreOptions() const;
+  ServerSetup GrpcSetup() const;
+};
+
+}  // namespace ibid

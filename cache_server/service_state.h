@@ -1,0 +1,92 @@
+// What the calls of one CacheService share. Private to the service.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "cache_server/block_store.h"
+#include "cache_server/rpc_metrics.h"
+#include "core/clock.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+// Counts everything that still refers to the store: streams, and blocks that gRPC has not finished sending. Thread-safe.
+class HoldCount {
+ public:
+  // False when holds are left after `timeout`.
+  bool WaitForNone(absl::Duration timeout) {
+    const SteadyClock clock;
+    const absl::Time until = clock.Now() + timeout;
+    MutexLock lock(mutex_);
+    while (count_ > 0) {
+      const absl::Duration left = until - clock.Now();
+      if (left <= absl::ZeroDuration()) return false;
+      none_.WaitFor(mutex_, left);
+    }
+    return true;
+  }
+
+ private:
+  friend class Hold;
+  void Change(int by) {
+    MutexLock lock(mutex_);
+    count_ += by;
+    if (count_ == 0) none_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar none_;
+  int64_t count_ IBID_GUARDED_BY(mutex_) = 0;
+};
+
+// One of them, for as long as it lives.
+class Hold {
+ public:
+  explicit Hold(std::shared_ptr<HoldCount> count) : count_(std::move(count)) { count_->Change(1); }
+  ~Hold() { count_->Change(-1); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  const std::shared_ptr<HoldCount> count_;
+};
+
+// The layouts that the handshakes of this run agreed on. Their number is bounded by the store's namespaces_max. Thread-safe.
+class OpenLayouts {
+ public:
+  void Add(const NamespaceId& ns, const KvLayout& layout) {
+    MutexLock lock(mutex_);
+    layouts_.emplace(ns, layout);
+  }
+  // Errors: FailedPrecondition: the client must make the handshake first.
+  absl::StatusOr<KvLayout> Find(const NamespaceId& ns) const {
+    MutexLock lock(mutex_);
+    const auto it = layouts_.find(ns);
+    if (it == layouts_.end()) {
+      return absl::FailedPreconditionError("the namespace is not open on this server; call OpenNamespace first");
+    }
+    return it->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::flat_hash_map<NamespaceId, KvLayout> layouts_ IBID_GUARDED_BY(mutex_);
+};
+
+struct ServiceState {
+  BlockStore* store = nullptr;
+  uint64_t incarnation = 0;
+  absl::Duration heartbeat;
+  absl::Duration lease_ttl;
+  std::shared_ptr<HoldCount> holds = std::make_shared<HoldCount>();
+  OpenLayouts layouts;
+  RpcMetrics metrics;
+
+  explicit ServiceState(MetricsRegistry* registry) : metrics(registry) {}
+};
+
+}  // namespace ibid

@@ -1,0 +1,180 @@
+// Invariants:
+// - Every reservation in `reservations` has an item of the same time in `reservations_by_age`, which is ordered by time.
+// - A lease leaves the table exactly once: released, expired, or with its session. So its holds are given back once.
+#include "cache_server/session_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_server/random_id.h"
+
+namespace ibid {
+namespace {
+
+absl::Status UnknownSession() {
+  return absl::FailedPreconditionError("unknown session: it ended, expired or belongs to an earlier incarnation");
+}
+
+}  // namespace
+
+SessionTable::SessionTable(const BlockStoreOptions& options)
+    : lease_ttl_(options.lease_ttl),
+      session_ttl_(options.session_ttl),
+      reservation_ttl_(options.reservation_ttl),
+      sessions_max_(options.sessions_max),
+      leases_max_(options.leases_per_session_max),
+      reservations_max_(options.reservations_per_session_max) {}
+
+SessionTable::Session* SessionTable::Find(SessionId session) {
+  const auto it = sessions_.find(session.value);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+absl::StatusOr<SessionId> SessionTable::Open(absl::string_view client_name, absl::Time now) {
+  const SessionId id{RandomId()};
+  auto session = std::make_unique<Session>();
+  session->client_name = std::string(client_name);
+  session->heard_at = now;
+  MutexLock lock(mutex_);
+  if (sessions_.size() >= sessions_max_) {
+    return absl::ResourceExhaustedError(absl::StrCat("sessions_max ", sessions_max_, " reached"));
+  }
+  sessions_[id.value] = std::move(session);
+  sessions_count_.store(sessions_.size(), std::memory_order_relaxed);
+  return id;
+}
+
+absl::Status SessionTable::Touch(SessionId session, absl::Time now, bool renew_leases) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return UnknownSession();
+  found->heard_at = std::max(found->heard_at, now);
+  if (renew_leases) found->renewed_at = std::max(found->renewed_at, now);
+  return absl::OkStatus();
+}
+
+LetGo SessionTable::EndLocked(SessionId session) {
+  LetGo let_go;
+  const auto it = sessions_.find(session.value);
+  if (it == sessions_.end()) return let_go;
+  for (auto& [id, lease] : it->second->leases) let_go.leases.push_back(std::move(lease.blocks));
+  for (const auto& [block, at] : it->second->reservations) let_go.reservations.push_back(block);
+  leases_count_ -= let_go.leases.size();
+  reservations_count_ -= let_go.reservations.size();
+  sessions_.erase(it);
+  sessions_count_.store(sessions_.size(), std::memory_order_relaxed);
+  return let_go;
+}
+
+LetGo SessionTable::End(SessionId session) {
+  MutexLock lock(mutex_);
+  return EndLocked(session);
+}
+
+absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, HeldBlocks* blocks, absl::Time now) {
+  const LeaseId id{RandomId()};
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return UnknownSession();
+  if (found->leases.size() >= leases_max_) {
+    return absl::ResourceExhaustedError(absl::StrCat("leases_per_session_max ", leases_max_, " reached"));
+  }
+  found->heard_at = std::max(found->heard_at, now);
+  found->leases[id.value] = Lease{std::move(*blocks), now};
+  ++leases_count_;
+  return id;
+}
+
+std::optional<HeldBlocks> SessionTable::TakeLease(SessionId session, LeaseId lease) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return std::nullopt;
+  const auto it = found->leases.find(lease.value);
+  if (it == found->leases.end()) return std::nullopt;
+  HeldBlocks blocks = std::move(it->second.blocks);
+  found->leases.erase(it);
+  --leases_count_;
+  return blocks;
+}
+
+absl::Status SessionTable::CheckLease(SessionId session, LeaseId lease, absl::Time now) const {
+  MutexLock lock(mutex_);
+  const auto it = sessions_.find(session.value);
+  if (it == sessions_.end()) return UnknownSession();
+  const auto found = it->second->leases.find(lease.value);
+  if (found == it->second->leases.end() || IsOver(*it->second, found->second, now)) {
+    return absl::FailedPreconditionError("the lease is over, or is not of this session");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionTable::AddReservation(SessionId session, EntryId block, absl::Time now) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return UnknownSession();
+  found->heard_at = std::max(found->heard_at, now);
+  const auto it = found->reservations.find(block);
+  if (it == found->reservations.end()) {
+    if (found->reservations.size() >= reservations_max_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("reservations_per_session_max ", reservations_max_, " reached"));
+    }
+    ++reservations_count_;
+  }
+  found->reservations[block] = now;
+  found->reservations_by_age.push_back({now, block});
+  ExpireReservations(*found, absl::InfinitePast(), nullptr);
+  return absl::OkStatus();
+}
+
+void SessionTable::RemoveReservation(SessionId session, EntryId block) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found != nullptr && found->reservations.erase(block) > 0) --reservations_count_;
+}
+
+// Takes from the front of the queue what is gone already and what is over at `now`.
+void SessionTable::ExpireReservations(Session& session, absl::Time now, LetGo* let_go) {
+  while (!session.reservations_by_age.empty()) {
+    const auto [at, block] = session.reservations_by_age.front();
+    const auto it = session.reservations.find(block);
+    const bool is_current = it != session.reservations.end() && it->second == at;
+    if (is_current) {
+      if (at + reservation_ttl_ > now) return;
+      let_go->reservations.push_back(block);
+      session.reservations.erase(it);
+      --reservations_count_;
+    }
+    session.reservations_by_age.pop_front();
+  }
+}
+
+std::vector<SessionId> SessionTable::ids() const {
+  MutexLock lock(mutex_);
+  std::vector<SessionId> ids;
+  ids.reserve(sessions_.size());
+  for (const auto& [id, session] : sessions_) ids.push_back(SessionId{id});
+  return ids;
+}
+
+LetGo SessionTable::Expire(SessionId session, absl::Time now) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return {};
+  if (found->heard_at + session_ttl_ <= now) return EndLocked(session);
+  LetGo let_go;
+  ExpireReservations(*found, now, &let_go);
+  for (auto it = found->leases.begin(); it != found->leases.end();) {
+    if (!IsOver(*found, it->second, now)) {
+      ++it;
+      continue;
+    }
+    let_go.leases.push_back(std::move(it->second.blocks));
+    found->leases.erase(it++);
+    --leases_count_;
+  }
+  return let_go;
+}
+
+}  // namespace ibid

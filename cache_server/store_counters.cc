@@ -1,0 +1,63 @@
+#include "cache_server/store_counters.h"
+
+namespace ibid {
+
+StoreCounters::StoreCounters(MetricsRegistry* registry) {
+  if (registry == nullptr) return;
+  MetricsRegistry& r = *registry;
+  static constexpr const char* kTiers[] = {"host", "disk"};
+  static constexpr const char* kReasons[] = {"room", "demoted", "lost"};
+  for (int tier = 0; tier < 2; ++tier) {
+    tiers_[tier].hits.Export(&MakeCounter(r, "ibid_store_hits_total", "Acquired blocks, by the tier they came from",
+                                          {{"tier", kTiers[tier]}}));
+    for (int reason = 0; reason < 3; ++reason) {
+      tiers_[tier].evictions[reason].Export(
+          &MakeCounter(r, "ibid_store_evictions_total", "Copies that left a tier by policy",
+                       {{"tier", kTiers[tier]}, {"reason", kReasons[reason]}}));
+    }
+  }
+  missed_blocks.Export(&MakeCounter(r, "ibid_store_misses_total", "Acquired blocks that were not there or not readable"));
+  published_blocks.Export(&MakeCounter(r, "ibid_store_published_blocks_total", "Blocks committed"));
+  rejected_blocks.Export(&MakeCounter(r, "ibid_store_rejected_blocks_total", "Blocks refused for want of room or by a limit"));
+  corrupt_blocks.Export(&MakeCounter(r, "ibid_store_corrupt_blocks_total", "Checksum mismatches, at commit or after a disk read"));
+  promoted_blocks.Export(&MakeCounter(r, "ibid_store_promoted_blocks_total", "Blocks copied from disk to host"));
+  moved_blocks.Export(&MakeCounter(r, "ibid_store_moved_blocks_total", "Blocks moved to empty an extent"));
+  skipped_writes.Export(&MakeCounter(r, "ibid_store_skipped_disk_writes_total", "Blocks that were not written through"));
+  disk_write_bytes.Export(&MakeCounter(r, "ibid_store_disk_write_bytes_total", "Block bytes written to disk"));
+  disk_read_bytes.Export(&MakeCounter(r, "ibid_store_disk_read_bytes_total", "Block bytes read from disk"));
+  disk_read_seconds_ = &MakeLatencyHistogram(r, "ibid_store_disk_read_seconds", "Time to read a block from disk");
+  disk_write_seconds_ = &MakeLatencyHistogram(r, "ibid_store_disk_write_seconds", "Time to write a block to disk");
+  const auto gauge = [&r](const char* name, const char* help, const MetricLabels& labels = {}) {
+    return &MakeGauge(r, name, help, labels);
+  };
+  gauges_ = {gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "host"}}),
+             gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "disk"}}),
+             gauge("ibid_store_disk_allocated_bytes", "Bytes that the extent files take"),
+             gauge("ibid_store_blocks", "Blocks resident", {{"tier", "host"}}),
+             gauge("ibid_store_blocks", "Blocks resident", {{"tier", "disk"}}),
+             gauge("ibid_store_pinned_bytes", "Bytes of blocks that leases or readers hold"),
+             gauge("ibid_store_sessions", "Sessions"),
+             gauge("ibid_store_leases", "Leases"),
+             gauge("ibid_store_reservations", "Blocks offered or reserved, not yet committed"),
+             gauge("ibid_store_disk_queue_depth", "Blocks that wait for the disk writer"),
+             gauge("ibid_store_disk_is_ok", "1 while the disk tier reads and writes")};
+}
+
+void StoreCounters::ObserveDiskRead(absl::Duration took) {
+  if (disk_read_seconds_ != nullptr) disk_read_seconds_->Observe(absl::ToDoubleSeconds(took));
+}
+
+void StoreCounters::ObserveDiskWrite(absl::Duration took) {
+  if (disk_write_seconds_ != nullptr) disk_write_seconds_->Observe(absl::ToDoubleSeconds(took));
+}
+
+void StoreCounters::SetGauges(const StoreGauges& now) {
+  const double values[] = {now.host_used_bytes, now.disk_used_bytes, now.disk_allocated_bytes, now.host_blocks,
+                           now.disk_blocks, now.pinned_bytes, now.sessions, now.leases, now.reservations,
+                           now.disk_queue_depth, now.is_disk_ok};
+  for (size_t i = 0; i < gauges_.size(); ++i) {
+    if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);
+  }
+}
+
+}  // namespace ibid

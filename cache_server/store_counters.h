@@ -1,0 +1,81 @@
+// What the store counts, for stats() and for the metrics registry, in one place each.
+//
+// Thread safety: every method, from any thread; reads of several counters are not one instant.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "cache_server/eviction_book.h"
+#include "core/metrics.h"
+
+namespace ibid {
+
+// A count that only grows, exported if there is a registry.
+class Tally {
+ public:
+  void Export(prometheus::Counter* counter) { exported_ = counter; }
+  void Add(uint64_t count = 1) {
+    value_.fetch_add(count, std::memory_order_relaxed);
+    if (exported_ != nullptr) exported_->Increment(static_cast<double>(count));
+  }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+  prometheus::Counter* exported_ = nullptr;
+};
+
+enum class EvictionReason { kRoom, kDemoted, kLost };  // has another copy; written first; the last copy
+
+struct TierCounters {
+  Tally hits;
+  std::array<Tally, 3> evictions;  // by EvictionReason
+  std::atomic<int64_t> blocks{0};
+
+  uint64_t evictions_count() const {
+    return evictions[0].value() + evictions[1].value() + evictions[2].value();
+  }
+};
+
+struct StoreGauges {
+  double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks, pinned_bytes, sessions, leases,
+      reservations, disk_queue_depth, is_disk_ok;
+};
+
+class StoreCounters {
+ public:
+  explicit StoreCounters(MetricsRegistry* registry);
+
+  TierCounters& tier(TierName name) { return tiers_[static_cast<int>(name)]; }
+  const TierCounters& tier(TierName name) const { return tiers_[static_cast<int>(name)]; }
+  // hits of all tiers + misses: every answered Acquire is one of them, so the sum is exact at any time.
+  uint64_t requested_blocks() const {
+    return tiers_[0].hits.value() + tiers_[1].hits.value() + missed_blocks.value();
+  }
+  void ObserveDiskRead(absl::Duration took);
+  void ObserveDiskWrite(absl::Duration took);
+  void SetGauges(const StoreGauges& now);
+
+  Tally missed_blocks;
+  Tally published_blocks;
+  Tally rejected_blocks;
+  Tally corrupt_blocks;
+  Tally promoted_blocks;
+  Tally moved_blocks;       // to empty an extent for another slot size
+  Tally skipped_writes;     // write-throughs that the full queue, or a broken disk, left out
+  Tally disk_write_bytes;
+  Tally disk_read_bytes;
+  std::atomic<int64_t> pinned_bytes{0};
+
+ private:
+  TierCounters tiers_[2];
+  prometheus::Histogram* disk_read_seconds_ = nullptr;
+  prometheus::Histogram* disk_write_seconds_ = nullptr;
+  std::array<prometheus::Gauge*, 11> gauges_{};
+};
+
+}  // namespace ibid

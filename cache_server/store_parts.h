@@ -1,0 +1,50 @@
+// What the paths of one store share. Declared in the order of construction; the disk tier may be absent.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "cache_server/block_index.h"
+#include "cache_server/block_store.h"
+#include "cache_server/disk_tier.h"
+#include "cache_server/disk_work_queue.h"
+#include "cache_server/eviction_book.h"
+#include "cache_server/host_arena.h"
+#include "cache_server/lru_policy.h"
+#include "cache_server/namespace_table.h"
+#include "cache_server/read_buffers.h"
+#include "cache_server/session_table.h"
+#include "cache_server/store_counters.h"
+
+namespace ibid {
+
+struct StoreParts {
+  StoreParts(BlockStoreOptions store_options, const Clock* store_clock, std::unique_ptr<HostArena> host,
+             std::unique_ptr<DiskTier> disk_tier)
+      : options(std::move(store_options)),
+        clock(store_clock),
+        arena(std::move(host)),
+        disk(std::move(disk_tier)),
+        counters(options.metrics),
+        namespaces(options.namespaces_max),
+        sessions(options),
+        book(std::make_unique<LruPolicy>(), std::make_unique<LruPolicy>()),
+        read_buffers(options.read_buffer_bytes_max),
+        disk_queue(options.disk_write_queue_max) {}
+
+  absl::Time Now() const { return clock->Now(); }
+
+  const BlockStoreOptions options;
+  const Clock* const clock;
+  const std::unique_ptr<HostArena> arena;
+  const std::unique_ptr<DiskTier> disk;  // null: none
+  StoreCounters counters;
+  NamespaceTable namespaces;
+  SessionTable sessions;
+  BlockIndex index;
+  EvictionBook book;
+  ReadBuffers read_buffers;
+  DiskWorkQueue disk_queue;
+};
+
+}  // namespace ibid

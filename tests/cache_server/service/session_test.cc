@@ -1,0 +1,160 @@
+// Sessions: what lives and dies with them.
+#include <grpcpp/client_context.h>
+
+#include "tests/cache_server/service/server_fixture.h"
+#include "transport/call_deadline.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::Each;
+
+using SessionTest = ServerFixture;
+
+ServerOptions ShortSessions() {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.http_listen = "";
+  options.host_bytes_max = ByteCount{uint64_t{64} << 20};
+  options.extent_bytes = ByteCount{uint64_t{4} << 20};
+  options.session_ttl = absl::Milliseconds(400);
+  options.lease_ttl = absl::Milliseconds(400);
+  return options;
+}
+
+TEST_F(SessionTest, HeartbeatsKeepSessionAndLeasesAlive) {
+  StartServer(ShortSessions());
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const auto client = Connect(spec);
+  const SampleBlocks blocks = MakeBlocks(spec, 2);
+  client->Publish(blocks);
+  EXPECT_EQ(client->session->heartbeat(), absl::Milliseconds(80));
+  EXPECT_EQ(client->session->lease_ttl(), absl::Milliseconds(400));
+  const MatchReply match = client->Match(blocks.ns, blocks.keys(), /*lease=*/true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'000));
+  EXPECT_FALSE(client->session->is_broken());
+  EXPECT_THAT(client->Fetch({client->session_id(), blocks.ns, match.lease_id}, blocks.keys(), SmallLayout().PayloadBytes()),
+              Each(BlockOutcome::kOk));
+}
+
+// 16: a client of which nothing is heard loses its session, and is told so when it speaks again.
+TEST_F(SessionTest, ASilentSessionExpires) {
+  StartServer(ShortSessions());
+  const auto stub = PlainStub();
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto stream = stub->Session(&context);
+  v1::SessionRequest request;
+  v1::SessionResponse response;
+  request.set_client_name("silent");
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_NE(response.session_id(), 0u);
+  EXPECT_TRUE(Eventually([&] { return server->store().stats().sessions == 0; }));
+  stream->Write(request);
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// 27: the end of a session, however it comes, makes its keys free for others.
+TEST_F(SessionTest, TheEndOfASessionFreesItsReservationsAndLeases) {
+  StartServer();
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks offered = MakeBlocks(spec, 4);
+  const SampleBlocks stored = MakeBlocks(spec, 4, 50'000);
+  auto dying = Connect(spec);
+  const auto other = Connect(spec);
+  dying->Publish(stored);
+  ASSERT_EQ(dying->Match(stored.ns, stored.keys(), /*lease=*/true).matched_count, 4u);
+  ASSERT_TRUE(dying->channel->Offer(dying->session_id(), offered.ns, offered.keys(), kPatience).ok());
+  EXPECT_EQ(other->Match(offered.ns, offered.keys()).pending_count, 4u);
+  EXPECT_EQ(server->store().stats().leases, 1u);
+
+  dying.reset();
+  EXPECT_TRUE(Eventually([&] { return other->Match(offered.ns, offered.keys()).pending_count == 0; }));
+  EXPECT_TRUE(Eventually([&] {
+    const BlockStoreStats stats = server->store().stats();
+    return stats.leases == 0 && stats.reservations == 0 && stats.sessions == 1;
+  }));
+  EXPECT_THAT(other->Publish(offered), Each(BlockOutcome::kOk));
+}
+
+TEST_F(SessionTest, AnEndedSessionPublishesNothing) {
+  StartServer();
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks blocks = MakeBlocks(spec, 2);
+  const auto client = Connect(spec);
+  const auto published = client->channel->Publish({client->session_id() ^ 1, blocks.ns}, blocks.ToPublish(), kPatience,
+                                                  [](const PublishBlockResult&) {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(published.status())) << published.status();
+  const auto offered = client->channel->Offer(client->session_id() ^ 1, blocks.ns, blocks.keys(), kPatience);
+  EXPECT_TRUE(absl::IsFailedPrecondition(offered.status())) << offered.status();
+  EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 0u);
+}
+
+TEST_F(SessionTest, ManyReleasesGoOutInFewMessages) {
+  StartServer();
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks blocks = MakeBlocks(spec, 1);
+  const auto client = Connect(spec);
+  client->Publish(blocks);
+  std::vector<uint64_t> leases;
+  for (int i = 0; i < 200; ++i) leases.push_back(client->Match(blocks.ns, blocks.keys(), /*lease=*/true).lease_id);
+  EXPECT_EQ(server->store().stats().leases, 200u);
+  for (const uint64_t lease : leases) client->session->ReleaseLeases({&lease, 1});
+  EXPECT_TRUE(Eventually([&] { return server->store().stats().leases == 0 && server->store().stats().pinned_bytes == 0; }));
+}
+
+// 17: a restart, however fast, ends the sessions of the run before it.
+TEST_F(SessionTest, AServersStopBreaksItsSessionsOnceAndARestartIsAnotherIncarnation) {
+  StartServer();
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const auto client = Connect(spec);
+  const uint64_t before = client->session->incarnation();
+  const SteadyClock clock;
+  const absl::Time stopping = clock.Now();
+  server->Shutdown(absl::Seconds(10));
+  EXPECT_LT(clock.Now() - stopping, absl::Seconds(5));
+  EXPECT_TRUE(Eventually([&] { return client->session->is_broken(); }));
+  EXPECT_TRUE(Eventually([&] { return client->broken_count == 1; }));
+  const uint64_t lease[] = {1};
+  client->session->ReleaseLeases(lease);  // is nothing any more
+
+  StartServer();
+  const auto again = Connect(spec);
+  EXPECT_NE(again->session->incarnation(), before);
+  EXPECT_EQ(client->broken_count, 1);
+}
+
+TEST_F(SessionTest, AClientThatEndsItsSessionHearsNothingOfIt) {
+  StartServer();
+  const auto client = Connect(SpecOf(SmallLayout()));
+  client->session.reset();
+  EXPECT_TRUE(Eventually([&] { return server->store().stats().sessions == 0; }));
+  EXPECT_EQ(client->broken_count, 0);
+}
+
+// Sessions that open and end at the same time, from several threads, with the server stopping in the middle.
+TEST_F(SessionTest, SessionsMayComeAndGoWhileTheServerStops) {
+  StartServer();
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      const auto channel = *CacheChannel::Create(server->address(), {});
+      while (!is_over) {
+        const auto session = channel->OpenSession("busy", absl::Seconds(1), [](absl::Status) {});
+        if (!session.ok()) return;
+        const uint64_t lease[] = {7};
+        (*session)->ReleaseLeases(lease);
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  server->Shutdown(absl::Seconds(5));
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace ibid

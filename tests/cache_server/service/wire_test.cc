@@ -1,0 +1,242 @@
+// The wire itself: what a client sees that has nothing but the generated classes.
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+
+#include "tests/cache_server/service/server_fixture.h"
+#include "transport/call_deadline.h"
+#include "transport/limits.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WireTest : public ServerFixture {
+ protected:
+  void SetUp() override {
+    StartServer();
+    client = Connect(spec);
+    stub = PlainStub();
+  }
+
+  v1::BlockFrame PublishFrame(size_t i) const {
+    v1::BlockFrame frame;
+    frame.set_index(static_cast<uint32_t>(i));
+    frame.set_key(DigestString(blocks.links[i].key.digest));
+    frame.set_parent(DigestString(blocks.links[i].parent.digest));
+    frame.set_token_count(blocks.links[i].token_count);
+    frame.set_position(blocks.links[i].position);
+    frame.set_checksum(Checksum(blocks.payloads[i]));
+    frame.set_payload(blocks.payloads[i].data(), blocks.payloads[i].size());
+    if (i == 0) {
+      frame.set_session_id(client->session_id());
+      frame.set_namespace_id(DigestString(blocks.ns.digest));
+    }
+    return frame;
+  }
+
+  v1::FetchRequest RequestForAll() const {
+    v1::FetchRequest request;
+    request.set_namespace_id(DigestString(blocks.ns.digest));
+    request.set_keys(EncodeKeys(blocks.keys()));
+    return request;
+  }
+
+  bool AllIsFree() { return client->Stats().pinned_bytes == 0 && client->Stats().reservations == 0; }
+
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks blocks = MakeBlocks(spec, 40);
+  std::unique_ptr<TestClient> client;
+  std::unique_ptr<v1::CacheService::Stub> stub;
+};
+
+TEST_F(WireTest, AGeneratedClientPublishesAndFetches) {
+  grpc::ClientContext publish_context;
+  SetTimeout(kPatience, &publish_context);
+  const auto publish = stub->Publish(&publish_context);
+  for (size_t i = 0; i < blocks.links.size(); ++i) ASSERT_TRUE(publish->Write(PublishFrame(i)));
+  publish->WritesDone();
+  v1::PublishResult result;
+  size_t ok_count = 0;
+  while (publish->Read(&result)) {
+    EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+    EXPECT_EQ(result.incarnation(), client->session->incarnation());
+    ++ok_count;
+  }
+  EXPECT_TRUE(publish->Finish().ok());
+  EXPECT_EQ(ok_count, blocks.links.size());
+
+  grpc::ClientContext fetch_context;
+  SetTimeout(kPatience, &fetch_context);
+  const auto fetch = stub->Fetch(&fetch_context, RequestForAll());
+  v1::BlockFrame frame;
+  uint32_t next = 0;
+  while (fetch->Read(&frame)) {
+    EXPECT_EQ(frame.index(), next);
+    EXPECT_EQ(frame.key(), DigestString(blocks.links[next].key.digest));
+    EXPECT_EQ(frame.outcome(), v1::BLOCK_OUTCOME_OK);
+    EXPECT_EQ(frame.tier(), "host");
+    EXPECT_EQ(frame.token_count(), 16u);
+    EXPECT_EQ(frame.incarnation(), client->session->incarnation());
+    EXPECT_EQ(frame.payload(), std::string(reinterpret_cast<const char*>(blocks.payloads[next].data()), blocks.payloads[next].size()));
+    EXPECT_EQ(frame.checksum(), Checksum(blocks.payloads[next]));
+    ++next;
+  }
+  EXPECT_TRUE(fetch->Finish().ok());
+  EXPECT_EQ(next, blocks.links.size());
+}
+
+// 28: what a fetch pinned is free again when its client loses interest in the middle.
+TEST_F(WireTest, ACancelledFetchLeavesNoPins) {
+  client->Publish(blocks);
+  for (int round = 0; round < 10; ++round) {
+    grpc::ClientContext context;
+    const auto fetch = stub->Fetch(&context, RequestForAll());
+    v1::BlockFrame frame;
+    for (int i = 0; i < round; ++i) EXPECT_TRUE(fetch->Read(&frame));
+    context.TryCancel();
+    fetch->Finish();
+  }
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+}
+
+// 27: a client that dies between two frames leaves nothing behind, and no key unusable.
+TEST_F(WireTest, APublishThatBreaksOffLeavesNoReservation) {
+  for (int round = 0; round < 5; ++round) {
+    grpc::ClientContext context;
+    const auto publish = stub->Publish(&context);
+    for (int i = 0; i <= round; ++i) publish->Write(PublishFrame(static_cast<size_t>(i)));
+    context.TryCancel();
+    publish->Finish();
+  }
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+  for (const BlockOutcome outcome : client->Publish(blocks)) {
+    EXPECT_TRUE(outcome == BlockOutcome::kOk || outcome == BlockOutcome::kPresent);
+  }
+}
+
+TEST_F(WireTest, AMalformedFirstFrameEndsTheStreamWithTheReason) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto publish = stub->Publish(&context);
+  v1::BlockFrame frame = PublishFrame(0);
+  frame.set_key("short");
+  publish->Write(frame);
+  v1::PublishResult result;
+  EXPECT_FALSE(publish->Read(&result));
+  const grpc::Status status = publish->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("key"));
+}
+
+TEST_F(WireTest, ASilentPublisherHoldsNothingAndMayClose) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto publish = stub->Publish(&context);
+  publish->WritesDone();
+  v1::PublishResult result;
+  EXPECT_FALSE(publish->Read(&result));
+  EXPECT_TRUE(publish->Finish().ok());
+}
+
+TEST_F(WireTest, TooLargeAMessageIsRefusedWithTheLimit) {
+  grpc::ChannelArguments unlimited;
+  unlimited.SetMaxSendMessageSize(-1);
+  const auto channel = grpc::CreateCustomChannel(server->address(), grpc::InsecureChannelCredentials(), unlimited);
+  const auto big = v1::CacheService::NewStub(channel);
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  v1::MatchRequest request;
+  request.set_keys(std::string(kMessageBytesMax + 32, 'x'));
+  v1::MatchResponse response;
+  const grpc::Status status = big->Match(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr(absl::StrCat(kMessageBytesMax)));
+}
+
+TEST_F(WireTest, TooManyKeysAreRefusedWithTheLimit) {
+  const std::string keys((kRequestKeysMax + 1) * 32, 'k');
+  const std::string ns = DigestString(blocks.ns.digest);
+  const auto expect = [&](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("kRequestKeysMax"));
+  };
+  {
+    grpc::ClientContext context;
+    v1::MatchRequest request;
+    v1::MatchResponse response;
+    request.set_namespace_id(ns);
+    request.set_keys(keys);
+    expect(stub->Match(&context, request, &response));
+  }
+  {
+    grpc::ClientContext context;
+    v1::OfferRequest request;
+    v1::OfferResponse response;
+    request.set_namespace_id(ns);
+    request.set_keys(keys);
+    expect(stub->Offer(&context, request, &response));
+  }
+  {
+    grpc::ClientContext context;
+    v1::FetchRequest request;
+    request.set_namespace_id(ns);
+    request.set_keys(keys);
+    const auto fetch = stub->Fetch(&context, request);
+    v1::BlockFrame frame;
+    EXPECT_FALSE(fetch->Read(&frame));
+    expect(fetch->Finish());
+  }
+}
+
+TEST_F(WireTest, HalfAKeyIsMalformed) {
+  grpc::ClientContext context;
+  v1::MatchRequest request;
+  v1::MatchResponse response;
+  request.set_namespace_id(DigestString(blocks.ns.digest));
+  request.set_keys(std::string(33, 'k'));
+  EXPECT_EQ(stub->Match(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// A client that never reads its results: the server stops reading its frames instead of queueing without end, and its calls
+// end with their deadline.
+TEST_F(WireTest, AClientThatReadsNothingIsHeldBackAndForgotten) {
+  client->Publish(blocks);
+  grpc::ClientContext context;
+  SetTimeout(absl::Milliseconds(500), &context);
+  v1::FetchRequest request = RequestForAll();
+  std::string many;
+  for (int i = 0; i < 200; ++i) many += request.keys();
+  request.set_keys(many);
+  const auto fetch = stub->Fetch(&context, request);
+  v1::BlockFrame frame;
+  ASSERT_TRUE(fetch->Read(&frame));
+  // 190 MB were asked for; what the server has taken from the store stays within the windows.
+  EXPECT_LT(client->Stats().pinned_bytes, uint64_t{32} << 20);
+  while (fetch->Read(&frame)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(fetch->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+}
+
+// A stop does not wait for a client that reads nothing, and no memory is freed under a connection that still sends from it.
+TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
+  client->Publish(blocks);
+  grpc::ClientContext context;
+  v1::FetchRequest request = RequestForAll();
+  std::string many;
+  for (int i = 0; i < 200; ++i) many += request.keys();
+  request.set_keys(many);
+  const auto fetch = stub->Fetch(&context, request);
+  v1::BlockFrame frame;
+  ASSERT_TRUE(fetch->Read(&frame));
+  const SteadyClock clock;
+  const absl::Time stopping = clock.Now();
+  server->Shutdown(absl::Milliseconds(100));
+  EXPECT_LT(clock.Now() - stopping, absl::Seconds(4));
+  while (fetch->Read(&frame)) {
+  }
+  EXPECT_FALSE(fetch->Finish().ok());
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,0 +1,88 @@
+#include "cache_server/block_index.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+namespace ibid {
+namespace {
+
+BlockKey KeyOf(uint64_t n) {
+  BlockKey key;
+  std::memcpy(key.digest.data() + 8, &n, sizeof(n));
+  return key;
+}
+
+TEST(BlockIndex, FindsAnEntryByNamespaceAndKeyAndOnlyThat) {
+  BlockIndex index;
+  IndexShard& shard = index.ShardOf(KeyOf(1));
+  MutexLock lock(shard.mutex);
+  const EntryId id = shard.Insert(3, KeyOf(1));
+  EXPECT_EQ(shard.Find(3, KeyOf(1)), id);
+  EXPECT_EQ(shard.Find(4, KeyOf(1)), kNoEntry) << "failures 1: another namespace";
+  EXPECT_EQ(shard.Find(3, KeyOf(2)), kNoEntry);
+}
+
+TEST(BlockIndex, KeepsAllEntriesWhileItGrowsAndReusesFreedOnes) {
+  BlockIndex index;
+  IndexShard& shard = index.shard(0);
+  MutexLock lock(shard.mutex);
+  std::vector<EntryId> ids;
+  for (uint64_t n = 0; n < 10'000; ++n) ids.push_back(shard.Insert(1, KeyOf(n)));
+  for (uint64_t n = 0; n < 10'000; ++n) ASSERT_EQ(shard.Find(1, KeyOf(n)), ids[n]);
+  EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), ids.size());
+  for (uint64_t n = 0; n < 10'000; n += 2) EXPECT_EQ(shard.FreeIfUnused(ids[n]), kNoEntry);
+  EXPECT_EQ(shard.entries_count(), 5'000u);
+  for (uint64_t n = 0; n < 10'000; ++n) ASSERT_EQ(shard.Find(1, KeyOf(n)), n % 2 == 0 ? kNoEntry : ids[n]);
+  const EntryId again = shard.Insert(1, KeyOf(77'777));
+  EXPECT_LE(again, ids.back()) << "a freed place is used first";
+}
+
+TEST(BlockIndex, AnEntryIsFreedOnlyWhenNothingNamesIt) {
+  BlockIndex index;
+  IndexShard& shard = index.shard(0);
+  MutexLock lock(shard.mutex);
+  const EntryId id = shard.Insert(1, KeyOf(1));
+  IndexEntry& entry = shard.Get(id);
+  entry.parent = 128;
+  entry.refs = 1;
+  shard.FreeIfUnused(id);
+  EXPECT_EQ(shard.Find(1, KeyOf(1)), id);
+  entry.refs = 0;
+  entry.Set(kHasWriter);
+  shard.FreeIfUnused(id);
+  EXPECT_EQ(shard.Find(1, KeyOf(1)), id);
+  entry.Clear(kHasWriter);
+  EXPECT_EQ(shard.FreeIfUnused(id), 128u) << "the parent has one reference less";
+  EXPECT_EQ(shard.Find(1, KeyOf(1)), kNoEntry);
+}
+
+TEST(BlockIndex, AnUnmappedEntryMakesRoomForAnotherOfTheSameKey) {
+  BlockIndex index;
+  IndexShard& shard = index.shard(0);
+  MutexLock lock(shard.mutex);
+  const EntryId doomed = shard.Insert(1, KeyOf(1));
+  shard.Unmap(doomed);
+  const EntryId next = shard.Insert(1, KeyOf(1));
+  EXPECT_NE(next, doomed);
+  EXPECT_EQ(shard.Find(1, KeyOf(1)), next);
+}
+
+TEST(BlockIndex, CollectsEveryEntryInPieces) {
+  BlockIndex index;
+  IndexShard& shard = index.shard(0);
+  MutexLock lock(shard.mutex);
+  for (uint64_t n = 0; n < 1'000; ++n) shard.Insert(1, KeyOf(n));
+  std::vector<EntryId> ids;
+  size_t cursor = 0;
+  int pieces = 1;
+  while (shard.Collect(&cursor, 64, &ids)) ++pieces;
+  EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), 1'000u);
+  EXPECT_EQ(ids.size(), 1'000u);
+  EXPECT_GT(pieces, 10);
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,0 +1,205 @@
+// A disk that errs, tears, flips, fills up or loses files: never wrong bytes, never a failed publish, and it heals.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/cache_server/store/faulty_extent_io.h"
+#include "tests/cache_server/store/store_harness.h"
+
+namespace ibid {
+namespace {
+
+class FaultTest : public StoreFixture {
+ protected:
+  void OpenFaulty(size_t host_pages = 4, size_t disk_pages = 64, size_t extent_pages = 16, uint32_t block_pages = 1) {
+    BlockStoreOptions options = WithDisk(host_pages, disk_pages, extent_pages);
+    options.wrap_extent_io = [faults = faults_](std::unique_ptr<ExtentIo> real) {
+      return std::make_unique<FaultyExtentIo>(std::move(real), faults);
+    };
+    OpenStore(options, block_pages);
+    WaitForRecovery();
+  }
+  // The chain is on disk and nowhere else.
+  void PutOnDiskOnly(const std::vector<ChainLink>& chain) {
+    PublishChain(chain);
+    ASSERT_TRUE(Flush());
+    PublishChain(ChainOf(ns_, 999, 4));
+    ASSERT_TRUE(Flush());
+    ASSERT_EQ(store_->Match({}, ns_, KeysOf(chain), {})->disk_blocks, chain.size());
+  }
+  void Heal() {
+    for (int i = 0; i < 200 && Disk().state != "ok"; ++i) {
+      clock_.Advance(absl::Seconds(31));
+      store_->RunMaintenance();
+    }
+    EXPECT_EQ(Disk().state, "ok");
+  }
+
+  std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
+};
+
+TEST_F(FaultTest, AFlippedBitIsDataLossOnceThenAMiss) {
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 3);
+  PutOnDiskOnly(chain);
+  faults_->reads_to_flip = 1;
+  EXPECT_TRUE(absl::IsDataLoss(AcquireOne(chain[2].key).status()));
+  EXPECT_EQ(store_->stats().corrupt_blocks, 1u);
+  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[2].key).status()));
+  EXPECT_EQ(Matched(chain), 2u);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Disk().used_bytes, 6 * 4096u) << "its room is free";
+  EXPECT_TRUE(PublishOne(chain[2]).ok());
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[2].key), chain[2].key));
+  EXPECT_EQ(store_->stats().requested_blocks, 3u);
+  EXPECT_EQ(store_->stats().missed_blocks, 2u);
+}
+
+// failures 35
+TEST_F(FaultTest, ATornWriteIsFoundByItsChecksum) {
+  OpenFaulty(4, 64, 16, /*block_pages=*/2);
+  options_.host_bytes_max = 8 * 4096;
+  const auto chain = ChainOf(ns_, 1, 1);
+  faults_->writes_to_tear = 1;
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  Reopen();
+  EXPECT_EQ(Matched(chain), 1u);
+  EXPECT_TRUE(absl::IsDataLoss(AcquireOne(chain[0].key).status()));
+  EXPECT_EQ(Matched(chain), 0u);
+}
+
+TEST_F(FaultTest, ABitFlippedInTheFileIsDataLoss) {
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 2);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  store_.reset();
+  const std::string file = options_.disk_directory + "/extents/000000.ext";
+  const int fd = open(file.c_str(), O_RDWR);
+  char byte = 0;
+  ASSERT_EQ(pread(fd, &byte, 1, 4096 + 123), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(pwrite(fd, &byte, 1, 4096 + 123), 1);
+  fsync(fd);
+  close(fd);
+  OpenFaulty();
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[0].key), chain[0].key));
+  EXPECT_TRUE(absl::IsDataLoss(AcquireOne(chain[1].key).status()));
+}
+
+// failures 36
+TEST_F(FaultTest, AVanishedFileIsAMissAndItsEntriesGo) {
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 3);
+  PutOnDiskOnly(chain);
+  faults_->files_vanished = true;
+  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[1].key).status()));
+  const int reads = faults_->reads_count;
+  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[1].key).status()));
+  EXPECT_EQ(faults_->reads_count, reads) << "it is not looked for again";
+  EXPECT_EQ(Matched(chain), 1u);
+  EXPECT_EQ(Disk().state, "ok");
+}
+
+TEST_F(FaultTest, AFileDeletedWhileTheServerWasDownTakesItsBlocksWithIt) {
+  OpenFaulty(16, 64, 4);
+  const auto chain = ChainOf(ns_, 1, 8);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  store_.reset();
+  std::filesystem::remove(options_.disk_directory + "/extents/000001.ext");
+  OpenFaulty(16, 64, 4);
+  EXPECT_EQ(Disk().blocks, 4u);
+  EXPECT_EQ(Matched(chain), 4u);
+  EXPECT_TRUE(PublishOne(chain[4]).ok());
+}
+
+TEST_F(FaultTest, AFailedReadIsNotRepeatedForEver) {
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 2);
+  PutOnDiskOnly(chain);
+  faults_->reads_fail = true;
+  EXPECT_TRUE(absl::IsUnavailable(AcquireOne(chain[1].key).status()));
+  faults_->reads_fail = false;
+  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[1].key).status()));
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[0].key), chain[0].key));
+}
+
+TEST_F(FaultTest, ADiskThatReadsNothingGoesDownAndComesBackWithItsBlocks) {
+  OpenFaulty(4, 64, 16);
+  const auto chain = ChainOf(ns_, 1, 20);
+  for (const ChainLink& link : chain) {
+    ASSERT_TRUE(PublishOne(link).ok());
+    ASSERT_TRUE(Flush());
+  }
+  PutOnDiskOnly({});
+  faults_->reads_fail = true;
+  for (size_t i = 19; i > 10; --i) (void)AcquireOne(chain[i].key);
+  EXPECT_EQ(Disk().state, "down: injected: read error");
+  EXPECT_EQ(Matched(chain), 0u) << "what cannot be read is not promised";
+  const int reads = faults_->reads_count;
+  EXPECT_TRUE(absl::IsUnavailable(AcquireOne(chain[0].key).status()));
+  EXPECT_EQ(faults_->reads_count, reads) << "nobody waits for a dead disk";
+  faults_->reads_fail = false;
+  Heal();
+  EXPECT_GE(Matched(chain), 11u);
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[0].key), chain[0].key));
+}
+
+TEST_F(FaultTest, WriteErrorsMakeTheTierReadOnlyAndPublishingGoesOn) {
+  OpenFaulty();
+  const auto stored = ChainOf(ns_, 1, 3);
+  PutOnDiskOnly(stored);
+  faults_->writes_fail = true;
+  for (uint32_t seed = 2; seed < 6; ++seed) PublishChain(ChainOf(ns_, seed, 4));
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Disk().state, "read-only: injected: write error");
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(stored[0].key), stored[0].key)) << "reads still work";
+  EXPECT_TRUE(absl::IsUnavailable(PublishOne(ChainOf(ns_, 50, 1)[0], /*durable=*/true)));
+  EXPECT_TRUE(AcquireOne(ChainOf(ns_, 50, 1)[0].key).ok()) << "stored, though not durably";
+  const uint64_t used = Disk().used_bytes;
+  faults_->writes_fail = false;
+  Heal();
+  const absl::Status status = PublishOne(ChainOf(ns_, 51, 1)[0], /*durable=*/true);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Disk().used_bytes, used + 4096) << "failed writes left no room behind";
+}
+
+TEST_F(FaultTest, AFullFileSystemLetsTheTierGoOnWithTheFilesItHas) {
+  OpenFaulty(4, 64, 16);
+  const auto old = ChainOf(ns_, 1, 16);
+  for (const ChainLink& link : old) {
+    ASSERT_TRUE(PublishOne(link).ok());
+    ASSERT_TRUE(Flush());
+  }
+  faults_->has_no_space = true;
+  const auto young = ChainOf(ns_, 2, 8);
+  for (const ChainLink& link : young) EXPECT_TRUE(PublishOne(link, /*durable=*/true).ok());
+  EXPECT_EQ(Disk().blocks, 16u) << "one extent file of 16 is all there is";
+  EXPECT_EQ(Disk().state, "full: no file for another extent: injected: no space for a file");
+  EXPECT_EQ(Matched(young), 8u);
+  EXPECT_EQ(Matched(old), 8u);
+  faults_->has_no_space = false;
+  clock_.Advance(absl::Seconds(11));
+  for (const ChainLink& link : ChainOf(ns_, 3, 8)) EXPECT_TRUE(PublishOne(link, /*durable=*/true).ok());
+  EXPECT_EQ(Disk().state, "ok");
+  EXPECT_EQ(Disk().blocks, 24u);
+}
+
+TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {
+  OpenFaulty();
+  faults_->writes_have_no_space = true;
+  PublishChain(ChainOf(ns_, 1, 4));
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Matched(ChainOf(ns_, 1, 4)), 4u);
+  EXPECT_EQ(Disk().blocks, 0u);
+  EXPECT_EQ(Disk().used_bytes, 0u);
+  faults_->writes_have_no_space = false;
+  Heal();
+  EXPECT_TRUE(PublishOne(ChainOf(ns_, 2, 1)[0], /*durable=*/true).ok());
+}
+
+}  // namespace
+}  // namespace ibid

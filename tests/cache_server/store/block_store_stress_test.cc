@@ -1,0 +1,134 @@
+// Many threads at once on a small store: publish, match, lease, acquire, drop, end sessions. Made for ThreadSanitizer; the
+// bytes of every block that anybody reads are checked.
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/cache_server/store/store_harness.h"
+
+namespace ibid {
+namespace {
+
+constexpr int kThreads = 6;
+constexpr int kStepsPerThread = 400;
+
+class Stress {
+ public:
+  explicit Stress(BlockStoreOptions options) : store_(*BlockStore::Open(std::move(options))) {
+    for (const uint32_t pages : {1u, 4u}) {
+      const NamespaceId ns = NamespaceOf("pages " + std::to_string(pages));
+      EXPECT_TRUE(store_->OpenNamespace(ns, LayoutOfPages(pages)).ok());
+      for (uint32_t seed = 1; seed <= 6; ++seed) chains_.push_back({ns, ChainOf(ns, seed, 10, seed % 2 * 4)});
+    }
+  }
+
+  void Run() {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) threads.emplace_back([this, i] { Work(static_cast<uint32_t>(i)); });
+    for (std::thread& thread : threads) thread.join();
+    store_->FlushToDisk(absl::Seconds(60));
+    const BlockStoreStats stats = store_->stats();
+    EXPECT_EQ(wrong_, 0);
+    EXPECT_EQ(stats.corrupt_blocks, 0u);
+    EXPECT_EQ(stats.pinned_bytes, 0u);
+    EXPECT_EQ(stats.leases + stats.reservations + stats.sessions, 0u);
+    EXPECT_EQ(stats.requested_blocks, static_cast<uint64_t>(acquired_));
+    store_->DropEverything();
+    EXPECT_TRUE(store_->FlushToDisk(absl::Seconds(60)));
+    for (const BlockTierStats& tier : store_->stats().tiers) {
+      EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
+      EXPECT_EQ(tier.blocks, 0u) << tier.tier;
+    }
+  }
+
+ private:
+  struct Chain {
+    NamespaceId ns;
+    std::vector<ChainLink> links;
+  };
+
+  void Work(uint32_t number) {
+    std::mt19937 random(number + 1);
+    SessionId session = *store_->OpenSession("stress");
+    for (int step = 0; step < kStepsPerThread; ++step) {
+      const Chain& chain = chains_[random() % chains_.size()];
+      const std::vector<BlockKey> keys = KeysOf(chain.links);
+      switch (random() % 8) {
+        case 0:
+        case 1:
+        case 2: {
+          (void)store_->Offer(session, chain.ns, keys);
+          for (const ChainLink& link : chain.links) (void)Publish(*store_, session, chain.ns, link, random() % 32 == 0);
+          break;
+        }
+        case 3: {
+          const auto match = store_->Match(session, chain.ns, keys, {.lease = true});
+          if (!match.ok() || match->lease.value == 0) break;
+          for (uint32_t i = 0; i < match->matched_count; ++i) ReadOne(chain, keys[i]);
+          store_->ReleaseLeases(session, {&match->lease, 1});
+          break;
+        }
+        case 4:
+        case 5: ReadOne(chain, keys[random() % keys.size()]); break;
+        case 6:
+          if (random() % 4 == 0) {
+            store_->Drop(chain.ns, {&keys[random() % keys.size()], 1});
+          } else {
+            (void)store_->Match({}, chain.ns, keys, {.lease = false, .wait_pending = absl::Milliseconds(1)});
+          }
+          break;
+        default:
+          if (random() % 4 == 0) {
+            store_->EndSession(session);
+            session = *store_->OpenSession("stress");
+          } else {
+            (void)store_->KeepAlive(session, true);
+            (void)store_->stats();
+          }
+      }
+    }
+    store_->EndSession(session);
+  }
+
+  void ReadOne(const Chain& chain, const BlockKey& key) {
+    ++acquired_;
+    const auto ref = AcquireNow(*store_, chain.ns, key);
+    if (ref.ok() && !HasRightBytes(*ref, key)) ++wrong_;
+  }
+
+  std::unique_ptr<BlockStore> store_;
+  std::vector<Chain> chains_;
+  std::atomic<int> wrong_{0};
+  std::atomic<int> acquired_{0};
+};
+
+TEST(BlockStoreStress, ManyThreadsOnASmallHostTier) {
+  BlockStoreOptions options;
+  options.host_bytes_max = 96 * 4096;
+  options.extent_bytes = 16 * 4096;
+  Stress(options).Run();
+}
+
+TEST(BlockStoreStress, ManyThreadsOnTwoSmallTiers) {
+  TempDir temp;
+  BlockStoreOptions options;
+  options.host_bytes_max = 64 * 4096;
+  options.extent_bytes = 16 * 4096;
+  options.disk_directory = temp.path() + "/tier";
+  options.disk_bytes_max = 192 * 4096;
+  Stress(options).Run();
+}
+
+TEST(BlockStoreStress, ManyThreadsThatDemote) {
+  TempDir temp;
+  BlockStoreOptions options;
+  options.host_bytes_max = 64 * 4096;
+  options.extent_bytes = 16 * 4096;
+  options.disk_directory = temp.path() + "/tier";
+  options.disk_bytes_max = 192 * 4096;
+  options.disk_write = DiskWriteMode::kOnDemotion;
+  Stress(options).Run();
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,0 +1,48 @@
+#include "cache_server/extent_io.h"
+
+#include <gtest/gtest.h>
+
+#include "core/host_memory.h"
+#include "tests/cache_server/store/store_harness.h"
+
+namespace ibid {
+namespace {
+
+TEST(ExtentIo, ReadsBackWhatWasWritten) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  ASSERT_TRUE(io->Prepare(3, 8 * kPageBytes).ok());
+  HostMemory memory = *HostMemory::CreatePrivate(4 * kPageBytes);
+  for (size_t i = 0; i < memory.size(); ++i) memory.begin()[i] = static_cast<std::byte>(i * 7 >> 4);
+  const uint64_t checksum = Checksum(memory.view());
+  ASSERT_TRUE(io->Write(3, 2 * kPageBytes, memory.view()).ok());
+  ASSERT_TRUE(io->Sync(3).ok());
+  HostMemory back = *HostMemory::CreatePrivate(4 * kPageBytes);
+  ASSERT_TRUE(io->Read(3, 2 * kPageBytes, back.view()).ok());
+  EXPECT_EQ(Checksum(back.view()), checksum);
+  EXPECT_EQ(*io->List(), std::vector<uint32_t>{3});
+}
+
+TEST(ExtentIo, PrepareTakesTheRoomFromTheFileSystemAndCutsALongerFile) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  ASSERT_TRUE(io->Prepare(0, 64 * kPageBytes).ok());
+  EXPECT_EQ(AllocatedBytesUnder(directory.path()), 64 * kPageBytes);
+  ASSERT_TRUE(io->Prepare(0, 16 * kPageBytes).ok());
+  EXPECT_EQ(AllocatedBytesUnder(directory.path()), 16 * kPageBytes);
+}
+
+TEST(ExtentIo, AMissingFileAndAShortOneAreNotFound) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  HostMemory memory = *HostMemory::CreatePrivate(kPageBytes);
+  EXPECT_TRUE(absl::IsNotFound(io->Read(0, 0, memory.view())));
+  ASSERT_TRUE(io->Prepare(1, kPageBytes).ok());
+  EXPECT_TRUE(absl::IsNotFound(io->Read(1, kPageBytes, memory.view())));
+  EXPECT_TRUE(io->Remove(1).ok());
+  EXPECT_TRUE(io->Remove(1).ok());
+  EXPECT_TRUE(absl::IsNotFound(io->Read(1, 0, memory.view())));
+}
+
+}  // namespace
+}  // namespace ibid

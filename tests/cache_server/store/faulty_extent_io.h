@@ -1,0 +1,66 @@
+// A disk that can be told to fail: errors, torn writes, flipped bits, no space, vanished files.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "cache_server/extent_io.h"
+
+namespace ibid {
+
+// What the disk does wrong now; shared by the test and the store. Thread-safe.
+struct DiskFaults {
+  std::atomic<bool> writes_fail{false};          // EIO
+  std::atomic<bool> reads_fail{false};           // EIO
+  std::atomic<bool> has_no_space{false};         // new extents get ENOSPC
+  std::atomic<bool> writes_have_no_space{false};
+  std::atomic<bool> files_vanished{false};       // reads find no file
+  std::atomic<int> writes_to_tear{0};            // the next ones write half and say they succeeded
+  std::atomic<int> reads_to_flip{0};             // the next ones have a bit flipped
+  std::atomic<int> reads_count{0};
+  std::atomic<int> writes_count{0};
+};
+
+class FaultyExtentIo final : public ExtentIo {
+ public:
+  FaultyExtentIo(std::unique_ptr<ExtentIo> real, std::shared_ptr<DiskFaults> faults)
+      : real_(std::move(real)), faults_(std::move(faults)) {}
+
+  absl::Status Prepare(uint32_t extent, uint64_t bytes) override {
+    if (faults_->has_no_space) return absl::ResourceExhaustedError("injected: no space for a file");
+    return real_->Prepare(extent, bytes);
+  }
+  absl::Status Write(uint32_t extent, uint64_t offset, ByteView bytes) override {
+    ++faults_->writes_count;
+    if (faults_->writes_fail) return absl::UnavailableError("injected: write error");
+    if (faults_->writes_have_no_space) return absl::ResourceExhaustedError("injected: no space");
+    if (faults_->writes_to_tear > 0) {
+      --faults_->writes_to_tear;
+      return real_->Write(extent, offset, bytes.first(bytes.size() / 2 / 4096 * 4096));
+    }
+    return real_->Write(extent, offset, bytes);
+  }
+  absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) override {
+    ++faults_->reads_count;
+    if (faults_->files_vanished) return absl::NotFoundError("injected: no such file");
+    if (faults_->reads_fail) return absl::UnavailableError("injected: read error");
+    const absl::Status status = real_->Read(extent, offset, into);
+    if (status.ok() && faults_->reads_to_flip > 0) {
+      --faults_->reads_to_flip;
+      into[into.size() / 3] ^= std::byte{0x10};
+    }
+    return status;
+  }
+  absl::Status Sync(uint32_t extent) override {
+    return faults_->writes_fail ? absl::UnavailableError("injected: sync error") : real_->Sync(extent);
+  }
+  absl::Status Remove(uint32_t extent) override { return real_->Remove(extent); }
+  absl::StatusOr<std::vector<uint32_t>> List() override { return real_->List(); }
+
+ private:
+  const std::unique_ptr<ExtentIo> real_;
+  const std::shared_ptr<DiskFaults> faults_;
+};
+
+}  // namespace ibid

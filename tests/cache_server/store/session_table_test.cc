@@ -1,0 +1,93 @@
+#include "cache_server/session_table.h"
+
+#include <gtest/gtest.h>
+
+namespace ibid {
+namespace {
+
+class SessionTableTest : public ::testing::Test {
+ protected:
+  SessionTableTest() : table_(Options()) {}
+
+  static BlockStoreOptions Options() {
+    BlockStoreOptions options;
+    options.sessions_max = 2;
+    options.leases_per_session_max = 2;
+    options.reservations_per_session_max = 2;
+    return options;
+  }
+  absl::StatusOr<LeaseId> AddLease(SessionId session, absl::Time now) {
+    HeldBlocks blocks{{1, 2}, 4096};
+    return table_.AddLease(session, &blocks, now);
+  }
+
+  SessionTable table_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
+  const SessionId session = *table_.Open("a", now_);
+  ASSERT_TRUE(table_.Open("b", now_).ok());
+  EXPECT_EQ(table_.Open("c", now_).status(), absl::ResourceExhaustedError("sessions_max 2 reached"));
+  ASSERT_TRUE(AddLease(session, now_).ok());
+  ASSERT_TRUE(AddLease(session, now_).ok());
+  EXPECT_EQ(AddLease(session, now_).status(), absl::ResourceExhaustedError("leases_per_session_max 2 reached"));
+  ASSERT_TRUE(table_.AddReservation(session, 1, now_).ok());
+  ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok());
+  ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok()) << "a new term for the same block";
+  EXPECT_EQ(table_.AddReservation(session, 3, now_),
+            absl::ResourceExhaustedError("reservations_per_session_max 2 reached"));
+}
+
+TEST_F(SessionTableTest, ALeaseIsTakenOnce) {
+  const SessionId session = *table_.Open("a", now_);
+  const LeaseId lease = *AddLease(session, now_);
+  EXPECT_TRUE(table_.TakeLease(session, lease).has_value());
+  EXPECT_FALSE(table_.TakeLease(session, lease).has_value());
+  EXPECT_EQ(table_.leases_count(), 0u);
+}
+
+TEST_F(SessionTableTest, ALeaseEndsAfterItsTermUnlessRenewed) {
+  const SessionId session = *table_.Open("a", now_);
+  const LeaseId lease = *AddLease(session, now_);
+  now_ += absl::Seconds(20);
+  ASSERT_TRUE(table_.Touch(session, now_, /*renew_leases=*/true).ok());
+  now_ += absl::Seconds(14);
+  EXPECT_TRUE(table_.CheckLease(session, lease, now_).ok());
+  ASSERT_TRUE(table_.Touch(session, now_, /*renew_leases=*/false).ok());
+  now_ += absl::Seconds(14);
+  ASSERT_TRUE(table_.Touch(session, now_, /*renew_leases=*/false).ok());
+  now_ += absl::Seconds(14);
+  EXPECT_FALSE(table_.CheckLease(session, lease, now_).ok());
+  EXPECT_EQ(table_.Expire(session, now_).leases.size(), 1u);
+  EXPECT_TRUE(table_.Expire(session, now_).is_empty());
+}
+
+TEST_F(SessionTableTest, ASilentSessionEndsWithAllItHolds) {
+  const SessionId session = *table_.Open("a", now_);
+  ASSERT_TRUE(AddLease(session, now_).ok());
+  ASSERT_TRUE(table_.AddReservation(session, 7, now_).ok());
+  now_ += absl::Seconds(15);
+  const LetGo let_go = table_.Expire(session, now_);
+  EXPECT_EQ(let_go.leases.size(), 1u);
+  EXPECT_EQ(let_go.reservations, std::vector<EntryId>{7});
+  EXPECT_TRUE(absl::IsFailedPrecondition(table_.Touch(session, now_, false)));
+  EXPECT_EQ(table_.sessions_count() + table_.leases_count() + table_.reservations_count(), 0u);
+}
+
+TEST_F(SessionTableTest, OnlyOldReservationsExpire) {
+  const SessionId session = *table_.Open("a", now_);
+  ASSERT_TRUE(table_.AddReservation(session, 1, now_).ok());
+  now_ += absl::Seconds(10);
+  ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok());
+  now_ += absl::Seconds(14);
+  ASSERT_TRUE(table_.Touch(session, now_, false).ok());
+  now_ += absl::Seconds(6);
+  EXPECT_EQ(table_.Expire(session, now_).reservations, std::vector<EntryId>{1});
+  table_.RemoveReservation(session, 2);
+  table_.RemoveReservation(session, 2);
+  EXPECT_EQ(table_.reservations_count(), 0u);
+}
+
+}  // namespace
+}  // namespace ibid

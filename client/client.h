@@ -38,6 +38,8 @@ struct ClientOptions {
   uint32_t placement_group_blocks = 64; // consecutive blocks of a chain that live on one server
   uint32_t match_keys_max = 65'536;     // keys in one message
   MetricsRegistry* metrics = nullptr;   // null: none are kept
+  // PEM files: what signs servers, and the client's own pair if they ask for one. All empty: no TLS.
+  std::string tls_ca_file, tls_certificate_file, tls_key_file;
 };
 
 // An open namespace. Cheap to copy; valid for the client's life.
@@ -98,6 +100,12 @@ struct MatchCallOptions {
   absl::Duration wait_pending = absl::ZeroDuration();
 };
 
+// What Probe found: the numbers of a PrefixMatch, without the right to anything.
+struct PrefixCount {
+  uint32_t blocks = 0, pending = 0, host_blocks = 0, disk_blocks = 0;
+  bool is_complete = true;  // every server that had to be asked answered; else `blocks` is a lower bound
+};
+
 // What one server says of itself; field by field as in GetStatsResponse.
 struct ServerStats {
   std::string address;
@@ -129,6 +137,11 @@ class Client {
 
   // Longest stored prefix of `chain`. Never fails: an unreachable server is a miss. An empty chain matches nothing.
   PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options = {});
+
+  // Match for those who want to know and not to fetch: schedulers, operators. Needs no open namespace (one that a server does
+  // not know has no blocks there), takes no lease and changes nothing: no pin, no recency.
+  PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
+                    absl::Duration timeout = absl::InfiniteDuration());
 
   // Copies blocks [first, first + into.size()) of the match into `into`, each of the layout's payload size, checksums
   // verified. Every block's result is in the answer; those not kOk must be computed. Does not block past

@@ -1,0 +1,184 @@
+#include "client/cli/command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/flags.h"
+#include "core/check.h"
+
+namespace ibid::cli {
+namespace {
+
+constexpr const char* kCommonFlags[] = {"servers", "timeout", "json", "log_level", "tls_ca", "tls_cert", "tls_key"};
+
+std::set<std::string>& GivenFlags() {
+  static std::set<std::string> given;
+  return given;
+}
+
+std::string FlagName(absl::string_view word) { return word == "namespace" ? "name_space" : std::string(word); }
+std::string WordOf(absl::string_view flag) { return flag == "name_space" ? "namespace" : std::string(flag); }
+
+absl::CommandLineFlag* FindFlag(const Command& command, absl::string_view word) {
+  const std::string name = FlagName(word);
+  const auto is_it = [&](const char* flag) { return name == flag; };
+  const bool is_ours = std::any_of(std::begin(kCommonFlags), std::end(kCommonFlags), is_it) ||
+                       std::any_of(command.flags.begin(), command.flags.end(), is_it);
+  return is_ours ? absl::FindCommandLineFlag(name) : nullptr;
+}
+
+std::string FlagLine(absl::string_view name) {
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  IBID_CHECK(flag != nullptr) << name;
+  const std::string value = flag->DefaultValue();
+  const bool is_silent = value.empty() || value == "false" || (name == "timeout");
+  return absl::StrFormat("  --%-16s %s%s\n", WordOf(name), flag->Help(), is_silent ? "" : absl::StrCat(" (", value, ")"));
+}
+
+std::string Addresses() { return absl::StrJoin(absl::GetFlag(FLAGS_servers), ","); }
+
+}  // namespace
+
+absl::Status ParseFlags(const Command& command, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    absl::string_view word = arguments[i];
+    if (word.substr(0, 2) != "--") {
+      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", word, "'; flags start with --"));
+    }
+    word.remove_prefix(2);
+    const std::vector<std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const std::string& name = parts[0];
+    absl::CommandLineFlag* flag = FindFlag(command, name);
+    std::string value = parts.size() > 1 ? parts[1] : "";
+    if (flag == nullptr && parts.size() == 1 && name.substr(0, 2) == "no") {
+      flag = FindFlag(command, name.substr(2));
+      if (flag != nullptr && !flag->IsOfType<bool>()) flag = nullptr;
+      value = "false";
+    } else if (flag != nullptr && parts.size() == 1) {
+      if (flag->IsOfType<bool>()) {
+        value = "true";
+      } else if (++i < arguments.size()) {
+        value = arguments[i];
+      } else {
+        return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
+      }
+    }
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, "; `ibid ", command.name, " --help` lists them"));
+    }
+    std::string error;
+    if (!flag->ParseFrom(value, &error)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, " is no value of this flag: ", flag->Help()));
+    }
+    GivenFlags().insert(std::string(flag->Name()));
+  }
+  return absl::OkStatus();
+}
+
+bool IsGiven(absl::string_view flag) { return GivenFlags().count(FlagName(flag)) > 0; }
+
+std::string CommandHelp(const Command& command) {
+  std::string text = absl::StrCat("ibid ", command.name, ": ", command.summary, "\n\n", command.help, "\n");
+  if (!command.flags.empty()) absl::StrAppend(&text, "Flags:\n");
+  for (const char* flag : command.flags) absl::StrAppend(&text, FlagLine(flag));
+  absl::StrAppend(&text, "Flags of every command:\n");
+  for (const char* flag : kCommonFlags) absl::StrAppend(&text, FlagLine(flag));
+  absl::StrAppend(&text,
+                  "Exit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or worker does not answer; "
+                  "4 it answered with an error.\n");
+  return text;
+}
+
+std::string ProgramHelp(const std::vector<const Command*>& commands) {
+  std::string text = "ibid asks and commands a store of KV blocks, and the workers that use it.\n\n  ibid COMMAND [--flag=value ...]\n\n";
+  for (const Command* command : commands) absl::StrAppendFormat(&text, "  %-10s %s\n", command->name, command->summary);
+  absl::StrAppend(&text, "\n`ibid COMMAND --help` explains one of them.\n");
+  return text;
+}
+
+absl::Duration TimeoutOr(absl::Duration fallback) {
+  const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  return timeout > absl::ZeroDuration() ? timeout : fallback;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectClient(absl::Duration fallback) {
+  const absl::Duration timeout = std::min(TimeoutOr(fallback), absl::Hours(1));
+  ClientOptions options;
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.client_name = "ibid-cli";
+  // A server that refuses is known as soon as this is over; nobody waits longer for it.
+  options.connect_timeout = std::min(timeout, absl::Seconds(1));
+  options.match_timeout = options.fetch_timeout = options.publish_timeout = options.admin_timeout = timeout;
+  options.tls_ca_file = absl::GetFlag(FLAGS_tls_ca);
+  options.tls_certificate_file = absl::GetFlag(FLAGS_tls_cert);
+  options.tls_key_file = absl::GetFlag(FLAGS_tls_key);
+  return Client::Connect(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<InferenceChannel>> ConnectWorker(const std::string& address) {
+  InferenceChannelOptions options;
+  options.connect_timeout = std::min(TimeoutOr(absl::Seconds(1)), absl::Seconds(1));
+  options.tls_ca_file = absl::GetFlag(FLAGS_tls_ca);
+  options.tls_certificate_file = absl::GetFlag(FLAGS_tls_cert);
+  options.tls_key_file = absl::GetFlag(FLAGS_tls_key);
+  return InferenceChannel::Create(address, options);
+}
+
+int FailUsage(const Command& command, absl::string_view text) {
+  absl::FPrintF(stderr, "ibid %s: %s\n", command.name, text);
+  return kExitUsage;
+}
+
+int FailServers(const Command& command) {
+  absl::FPrintF(stderr, "ibid %s: no cache server answers at %s. Is ibid-server running there? --servers=host:port,... names others.\n",
+                command.name, Addresses());
+  return kExitUnreachable;
+}
+
+int FailWorker(const Command& command, absl::string_view what, absl::string_view address, const absl::Status& status) {
+  if (absl::IsUnavailable(status)) {
+    absl::FPrintF(stderr, "ibid %s: no worker answers at %s. Is ibid-worker running there? --worker=host:port names another.\n",
+                  command.name, address);
+    return kExitUnreachable;
+  }
+  if (absl::IsDeadlineExceeded(status)) {
+    absl::FPrintF(stderr, "ibid %s: the worker at %s did not finish in time; --timeout=... gives it more.\n", command.name, address);
+    return kExitUnreachable;
+  }
+  absl::FPrintF(stderr, "ibid %s: %s: the worker at %s: %s\n", command.name, what, address, status.message());
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text) {
+  std::vector<uint32_t> tokens;
+  for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    uint32_t token = 0;
+    if (!absl::SimpleAtoi(piece, &token)) {
+      return absl::InvalidArgumentError(absl::StrCat("--tokens: '", piece, "' is no token id; write 1,2,3"));
+    }
+    tokens.push_back(token);
+  }
+  if (tokens.empty()) return absl::InvalidArgumentError("--tokens: no token id; write 1,2,3");
+  return tokens;
+}
+
+absl::StatusOr<std::vector<BlockKey>> ParseKeys(absl::string_view text) {
+  std::vector<BlockKey> keys;
+  for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const absl::StatusOr<Digest> digest = DigestFromHex(piece);
+    if (!digest.ok()) return absl::InvalidArgumentError(absl::StrCat("--keys: '", piece, "' has not 64 hexadecimal digits"));
+    keys.push_back(BlockKey{*digest});
+  }
+  if (keys.empty()) return absl::InvalidArgumentError("--keys: no key");
+  return keys;
+}
+
+}  // namespace ibid::cli

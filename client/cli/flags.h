@@ -1,0 +1,39 @@
+// The flags of `ibid`. Which command takes which: its Command.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/time/time.h"
+
+ABSL_DECLARE_FLAG(std::vector<std::string>, servers);
+ABSL_DECLARE_FLAG(std::string, worker);
+ABSL_DECLARE_FLAG(absl::Duration, timeout);
+ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(std::string, log_level);
+ABSL_DECLARE_FLAG(std::string, tls_ca);
+ABSL_DECLARE_FLAG(std::string, tls_cert);
+ABSL_DECLARE_FLAG(std::string, tls_key);
+
+ABSL_DECLARE_FLAG(std::string, name_space);
+ABSL_DECLARE_FLAG(std::string, keys);
+ABSL_DECLARE_FLAG(std::string, tokens);
+ABSL_DECLARE_FLAG(std::string, text);
+ABSL_DECLARE_FLAG(uint32_t, block_tokens);
+
+ABSL_DECLARE_FLAG(bool, everything);
+ABSL_DECLARE_FLAG(bool, yes);
+
+ABSL_DECLARE_FLAG(std::string, prompt);
+ABSL_DECLARE_FLAG(std::string, prompt_file);
+ABSL_DECLARE_FLAG(std::string, prefill_worker);
+ABSL_DECLARE_FLAG(uint32_t, max_tokens);
+ABSL_DECLARE_FLAG(double, temperature);
+ABSL_DECLARE_FLAG(uint32_t, top_k);
+ABSL_DECLARE_FLAG(double, top_p);
+ABSL_DECLARE_FLAG(uint64_t, seed);
+ABSL_DECLARE_FLAG(std::string, stop);
+ABSL_DECLARE_FLAG(std::string, store);
+ABSL_DECLARE_FLAG(std::string, salt);
+ABSL_DECLARE_FLAG(bool, no_worker_cache);

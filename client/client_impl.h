@@ -1,0 +1,98 @@
+// Private to client/: what stands behind Client and PrefixMatch.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/placement.h"
+#include "client/server_link.h"
+#include "core/clock.h"
+#include "core/executor.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+// What one server leased to a match; it counts only while that session lives.
+struct ServerLease {
+  uint16_t server = 0;
+  uint64_t lease_id = 0;  // 0: matched without one
+  std::weak_ptr<CacheSession> session;
+};
+
+// Without waiting; nothing when the session is gone, and the lease with it.
+void GiveBack(const ServerLease& lease);
+
+struct PrefixMatch::State {
+  ~State();
+
+  NamespaceHandle ns;
+  std::vector<BlockKey> keys;            // of the matched blocks
+  std::vector<uint32_t> lease_indices;   // one a key: into `leases`
+  std::vector<ServerLease> leases;
+  uint32_t pending_count = 0, host_blocks = 0, disk_blocks = 0;
+};
+
+// Thread safety: thread-safe. Each method is the one of Client.
+class ClientImpl {
+ public:
+  explicit ClientImpl(ClientOptions options);
+  ~ClientImpl();
+
+  absl::Status Start();
+  absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
+  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options);
+  PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain, absl::Duration timeout);
+  FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
+                    absl::Duration timeout);
+  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                        std::span<const ByteView> payloads, bool durable, absl::Duration timeout);
+  absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
+  std::vector<ServerStats> Stats();
+  bool is_any_reachable() const;
+
+ private:
+  struct MatchPart;
+  struct MatchQuery;
+  struct FetchPart;
+  struct PublishPart;
+  struct Metrics {
+    prometheus::Counter *matched_blocks = nullptr, *unmatched_blocks = nullptr, *fetched_blocks = nullptr,
+                        *missed_blocks = nullptr, *corrupt_blocks = nullptr, *fetched_bytes = nullptr,
+                        *published_blocks = nullptr, *present_blocks = nullptr, *unpublished_blocks = nullptr,
+                        *published_bytes = nullptr;
+  };
+
+  absl::Time DeadlineIn(absl::Duration timeout, absl::Duration limit) const {
+    return clock_.Now() + std::min(timeout, limit);
+  }
+  void RegisterMetrics();
+
+  // In match.cc.
+  std::vector<MatchPart> SplitForMatch(std::span<const ChainLink> chain);
+  void MatchOnServer(const MatchQuery& query, MatchPart* part);
+  std::vector<MatchPart> RunMatch(const MatchQuery& query, std::span<const ChainLink> chain);
+  // In fetch.cc.
+  void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part, FetchResult* result);
+  // In publish.cc.
+  std::vector<PublishPart> SplitForPublish(std::span<const ChainLink> links, PublishResult* result);
+  void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                       std::span<const ByteView> payloads, bool durable, absl::Time deadline, PublishPart* part,
+                       PublishResult* result);
+
+  const ClientOptions options_;
+  const SteadyClock clock_;
+  Placement placement_;
+  Metrics metrics_;
+  std::vector<std::unique_ptr<ServerLink>> links_;  // in the order of options_.servers
+  Executor executor_;                               // ends before the links that its work uses
+
+  Mutex mutex_;
+  std::vector<NamespaceHandle> namespaces_ IBID_GUARDED_BY(mutex_);
+};
+
+}  // namespace ibid

@@ -1,0 +1,151 @@
+// The program `ibid` against a real server and a fake worker: what it prints, and its exit codes.
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/cluster.h"
+#include "tests/client/fake_worker.h"
+#include "tests/harness/process.h"
+
+namespace ibid {
+namespace {
+
+using testing::HasSubstr;
+
+class CliTest : public testing::Test {
+ protected:
+  CliTest() : cluster_(1), worker_(MakeNamespaceId(TestSpec()), kTestBlockTokens) {
+    client_ = cluster_.Connect();
+    ns_ = *client_->OpenNamespace(TestSpec());
+  }
+
+  RunResult Ibid(std::vector<std::string> arguments, bool with_addresses = true) {
+    arguments.insert(arguments.begin(), IBID_BIN_DIR "/ibid");
+    if (with_addresses) arguments.push_back("--servers=" + cluster_.proxy(0).address());
+    auto result = ::ibid::Run(arguments, absl::Seconds(30));
+    IBID_CHECK(result.ok()) << result.status().ToString();
+    return *result;
+  }
+  std::string worker() const { return "--worker=" + worker_.address(); }
+
+  Cluster cluster_;
+  FakeWorker worker_;
+  std::unique_ptr<Client> client_;
+  NamespaceHandle ns_;
+};
+
+TEST_F(CliTest, HelpIsThereForTheProgramAndEachCommand) {
+  EXPECT_EQ(Ibid({}, false).exit_code, 2);
+  const RunResult all = Ibid({"--help"}, false);
+  EXPECT_EQ(all.exit_code, 0);
+  for (const char* command : {"status", "stats", "match", "generate", "drop"}) {
+    EXPECT_THAT(all.out, HasSubstr(command));
+    const RunResult help = Ibid({command, "--help"}, false);
+    EXPECT_EQ(help.exit_code, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr("Exit codes"));
+    EXPECT_THAT(help.out, HasSubstr("--servers"));
+  }
+  EXPECT_THAT(Ibid({"match", "--help"}, false).out, HasSubstr("--namespace"));
+}
+
+TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
+  const std::vector<std::vector<std::string>> lines = {
+      {"fly"}, {"status", "--colour=red"}, {"status", "extra"}, {"match"}, {"match", "--tokens=one", "--namespace=00"},
+      {"generate"}, {"generate", "--prompt=x", "--store=maybe"}, {"drop"}, {"drop", "--everything"},
+      {"drop", "--namespace=12"}, {"status", "--servers=nowhere"}, {"status", "--timeout=soon"}, {"generate", "--prompt"}};
+  for (const auto& line : lines) {
+    const RunResult result = Ibid(line, false);
+    EXPECT_EQ(result.exit_code, 2) << line[0] << " " << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(CliTest, StatusShowsServersAndTheWorker) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
+  const RunResult text = Ibid({"status", worker()});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("reachable"));
+  EXPECT_THAT(text.out, HasSubstr("host"));
+  EXPECT_THAT(text.out, HasSubstr("4 blocks"));
+  EXPECT_THAT(text.out, HasSubstr(DigestToHex(ns_.id.digest)));
+  const auto json = nlohmann::json::parse(Ibid({"status", "--json", worker()}).out);
+  EXPECT_EQ(json["servers"][0]["published_blocks"], 4);
+  EXPECT_EQ(json["worker"]["block_tokens"], kTestBlockTokens);
+  EXPECT_THAT(Ibid({"stats"}).out, HasSubstr("host.evictions"));
+}
+
+TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {
+  const std::string text = "a prompt of thirty-two characters";  // 33: four blocks and a rest
+  const std::vector<uint32_t> tokens(text.begin(), text.end());
+  const auto chain = MakeChain(ns_.id, tokens, kTestBlockTokens, false);
+  const RunResult before = Ibid({"match", "--text=" + text, worker()});
+  EXPECT_EQ(before.exit_code, 1) << before.err;
+  EXPECT_THAT(before.out, HasSubstr("0 of 4 blocks"));
+
+  PublishChain(client_.get(), ns_, std::span(chain).first(3));
+  const RunResult after = Ibid({"match", "--text", text, worker()});
+  EXPECT_EQ(after.exit_code, 0) << after.err;
+  EXPECT_THAT(after.out, HasSubstr("3 of 4 blocks"));
+
+  const std::string ns = "--namespace=" + DigestToHex(ns_.id.digest);
+  std::string ids = "--tokens=", keys = "--keys=";
+  for (uint32_t token : tokens) ids += std::to_string(token) + ",";
+  for (const ChainLink& link : chain) keys += DigestToHex(link.key.digest) + ",";
+  const auto by_tokens = nlohmann::json::parse(Ibid({"match", ids, ns, "--block_tokens=8", "--json"}).out);
+  EXPECT_EQ(by_tokens["matched_blocks"], 3);
+  EXPECT_EQ(by_tokens["matched_tokens"], 24);
+  EXPECT_EQ(nlohmann::json::parse(Ibid({"match", keys, ns, "--json"}).out)["matched_blocks"], 3);
+}
+
+TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
+  const RunResult text = Ibid({"generate", "--prompt=olleh", worker()});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.out, "hello\n");
+  EXPECT_THAT(text.err, HasSubstr("TTFT 1.5 ms"));
+  const auto json = nlohmann::json::parse(Ibid({"generate", "--tokens=104,105", "--max_tokens=1", "--json", worker()}).out);
+  EXPECT_EQ(json["text"], "i");
+  EXPECT_EQ(json["token_ids"], std::vector<uint32_t>{105});
+  EXPECT_EQ(json["usage"]["computed_tokens"], 2);
+  EXPECT_EQ(json["finish"], "length");
+  TempFolder folder;
+  std::ofstream(folder / "prompt") << "cba";
+  EXPECT_EQ(Ibid({"generate", "--prompt_file=" + (folder / "prompt"), worker()}).out, "abc\n");
+  EXPECT_EQ(Ibid({"generate", "--prompt=x", "--max_tokens=0", worker()}).exit_code, 2);
+}
+
+TEST_F(CliTest, GenerateCanPrefillOnAnotherWorker) {
+  FakeWorker prefill(ns_.id, kTestBlockTokens);
+  const auto json = nlohmann::json::parse(
+      Ibid({"generate", "--prompt=ba", "--json", worker(), "--prefill_worker=" + prefill.address()}).out);
+  EXPECT_EQ(json["text"], "ab");
+  EXPECT_EQ(json["usage"]["fetched_tokens"], 2);
+  EXPECT_EQ(json["ttft_ms"], 7);
+}
+
+TEST_F(CliTest, DropRemovesBlocks) {
+  const auto chain = TestChain(ns_.id, 6);
+  PublishChain(client_.get(), ns_, chain);
+  const std::string ns = "--namespace=" + DigestToHex(ns_.id.digest);
+  EXPECT_EQ(Ibid({"drop", ns, "--keys=" + DigestToHex(chain[5].key.digest)}).out, "dropped 1 blocks\n");
+  EXPECT_EQ(nlohmann::json::parse(Ibid({"drop", ns, "--json"}).out)["dropped_blocks"], 5);
+  const RunResult all = Ibid({"drop", "--everything", "--yes"});
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+}
+
+TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
+  const std::string nobody = FaultProxy().address();  // its port is closed again
+  const std::string servers = "--servers=" + nobody;
+  const std::vector<std::vector<std::string>> lines = {
+      {"status", servers}, {"stats", servers}, {"drop", "--everything", "--yes", servers},
+      {"match", "--namespace=" + DigestToHex(ns_.id.digest), "--block_tokens=8", "--tokens=1,2,3,4,5,6,7,8", servers},
+      {"match", "--text=x", "--worker=" + nobody, servers}, {"generate", "--prompt=x", "--worker=" + nobody}};
+  for (const auto& line : lines) {
+    const RunResult result = Ibid(line, false);
+    EXPECT_EQ(result.exit_code, 3) << line[0] << result.err;
+    EXPECT_THAT(result.out + result.err, HasSubstr(nobody)) << line[0];
+  }
+}
+
+}  // namespace
+}  // namespace ibid

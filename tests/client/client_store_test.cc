@@ -1,0 +1,265 @@
+// Client against real servers that behave.
+#include <set>
+
+#include "tests/client/cluster.h"
+
+namespace ibid {
+namespace {
+
+class ClientStoreTest : public testing::TestWithParam<int> {
+ protected:
+  ClientStoreTest() : cluster_(GetParam()) {
+    ClientOptions options = cluster_.Options();
+    options.metrics = &metrics_;
+    client_ = Cluster::Connect(std::move(options));
+    auto ns = client_->OpenNamespace(TestSpec());
+    IBID_CHECK(ns.ok()) << ns.status().ToString();
+    ns_ = *ns;
+  }
+
+  uint64_t Sum(uint64_t BlockStoreStats::*field) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < cluster_.size(); ++i) sum += cluster_.server(i).store().stats().*field;
+    return sum;
+  }
+  bool HasMetric(const std::string& line) { return SerializeMetrics(metrics_).find(line + "\n") != std::string::npos; }
+
+  MetricsRegistry metrics_;
+  Cluster cluster_;
+  std::unique_ptr<Client> client_;
+  NamespaceHandle ns_;
+};
+INSTANTIATE_TEST_SUITE_P(Servers, ClientStoreTest, testing::Values(1, 3));
+
+TEST_P(ClientStoreTest, WhatIsPublishedIsMatchedAndFetched) {
+  const auto chain = TestChain(ns_.id, 30);
+  const PublishResult published = PublishChain(client_.get(), ns_, chain);
+  EXPECT_TRUE(published.is_complete()) << published.status.ToString();
+  EXPECT_EQ(published.stored_count, 30u);
+
+  const PrefixMatch match = client_->Match(ns_, chain);
+  ASSERT_EQ(match.blocks_count(), 30u);
+  EXPECT_EQ(match.host_blocks() + match.disk_blocks(), 30u);
+  Destinations into(ns_, 30);
+  const FetchResult fetched = client_->Fetch(match, 0, into.views());
+  EXPECT_TRUE(fetched.status.ok()) << fetched.status.ToString();
+  EXPECT_EQ(fetched.leading_ok, 30u);
+  EXPECT_EQ(fetched.bytes, 30 * ns_.layout.PayloadBytes());
+  for (size_t i = 0; i < 30; ++i) EXPECT_TRUE(into.Holds(i, chain[i].key)) << i;
+}
+
+TEST_P(ClientStoreTest, BlocksAreSpreadOverAllServers) {
+  for (uint32_t prompt = 0; prompt < 10; ++prompt) PublishChain(client_.get(), ns_, TestChain(ns_.id, 8, prompt * 1'000));
+  for (size_t i = 0; i < cluster_.size(); ++i) EXPECT_GT(cluster_.server(i).store().stats().published_blocks, 0u) << i;
+}
+
+TEST_P(ClientStoreTest, APartOfAMatchCanBeFetched) {
+  const auto chain = TestChain(ns_.id, 20);
+  PublishChain(client_.get(), ns_, chain);
+  const PrefixMatch match = client_->Match(ns_, chain);
+  Destinations into(ns_, 5);
+  const FetchResult fetched = client_->Fetch(match, 6, into.views());
+  EXPECT_EQ(fetched.leading_ok, 5u);
+  for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(into.Holds(i, chain[6 + i].key)) << i;
+}
+
+TEST_P(ClientStoreTest, PublishingAgainSendsNothing) {
+  const auto chain = TestChain(ns_.id, 12);
+  PublishChain(client_.get(), ns_, chain);
+  const PublishResult again = PublishChain(client_.get(), ns_, chain);
+  EXPECT_TRUE(again.is_complete());
+  EXPECT_EQ(again.present_count, 12u);
+  EXPECT_EQ(Sum(&BlockStoreStats::published_blocks), 12u);
+}
+
+TEST_P(ClientStoreTest, AMatchEndsAtTheFirstBlockThatIsNotStored) {
+  const auto chain = TestChain(ns_.id, 24);
+  // All but blocks 8..11, which are a group; then one block inside of a group goes too.
+  PublishChain(client_.get(), ns_, std::span(chain).first(8));
+  PublishChain(client_.get(), ns_, std::span(chain).subspan(12));
+  const PrefixMatch match = client_->Match(ns_, chain);
+  EXPECT_EQ(match.blocks_count(), 8u);
+  EXPECT_EQ(match.host_blocks(), 8u);
+  ASSERT_TRUE(client_->Drop(&ns_.id, std::vector<BlockKey>{chain[5].key}).ok());
+  EXPECT_EQ(client_->Match(ns_, chain).blocks_count(), 5u);
+}
+
+TEST_P(ClientStoreTest, AnEmptyOrUnknownChainMatchesNothing) {
+  EXPECT_EQ(client_->Match(ns_, {}).blocks_count(), 0u);
+  EXPECT_EQ(client_->Match(ns_, TestChain(ns_.id, 9)).blocks_count(), 0u);
+  EXPECT_EQ(PrefixMatch().blocks_count(), 0u);
+  EXPECT_TRUE(PublishChain(client_.get(), ns_, {}).is_complete());
+}
+
+TEST_P(ClientStoreTest, AChainCanBePublishedBlockByBlock) {
+  const auto chain = TestChain(ns_.id, 21);
+  for (const ChainLink& link : chain) EXPECT_TRUE(PublishChain(client_.get(), ns_, {&link, 1}).is_complete());
+  const auto other = Cluster::Connect(cluster_.Options());
+  EXPECT_EQ(other->Match(*other->OpenNamespace(TestSpec()), chain).blocks_count(), 21u);
+}
+
+TEST_P(ClientStoreTest, LongChainsTravelInSeveralMessages) {
+  ClientOptions options = cluster_.Options();
+  options.match_keys_max = 3;
+  const auto client = Cluster::Connect(std::move(options));
+  const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
+  const auto chain = TestChain(ns.id, 30);
+  EXPECT_TRUE(PublishChain(client.get(), ns, chain).is_complete());
+  const PrefixMatch match = client->Match(ns, chain);
+  EXPECT_EQ(match.blocks_count(), 30u);
+  Destinations into(ns, 30);
+  EXPECT_EQ(client->Fetch(match, 0, into.views()).leading_ok, 30u);
+}
+
+TEST_P(ClientStoreTest, NamespacesAreApart) {
+  const auto chain = TestChain(ns_.id, 8);
+  PublishChain(client_.get(), ns_, chain);
+  const auto salted = client_->OpenNamespace(TestSpec("tenant-b"));
+  ASSERT_TRUE(salted.ok());
+  EXPECT_NE(salted->id, ns_.id);
+  EXPECT_EQ(client_->Match(*salted, chain).blocks_count(), 0u);
+  EXPECT_EQ(client_->Match(*client_->OpenNamespace(TestSpec()), chain).blocks_count(), 8u) << "opening is idempotent";
+}
+
+// 29: a probe changes nothing.
+TEST_P(ClientStoreTest, AProbeCountsAndTakesNoLease) {
+  const auto chain = TestChain(ns_.id, 10);
+  PublishChain(client_.get(), ns_, std::span(chain).first(7));
+  const auto scheduler = Cluster::Connect(cluster_.Options());
+  const PrefixCount count = scheduler->Probe(ns_.id, chain);
+  EXPECT_EQ(count.blocks, 7u);
+  EXPECT_EQ(count.host_blocks, 7u);
+  EXPECT_TRUE(count.is_complete);
+  EXPECT_EQ(Sum(&BlockStoreStats::leases), 0u);
+  const PrefixCount unknown = scheduler->Probe(NamespaceId{MakeBlockKey({}, std::vector<uint32_t>{1}).digest}, chain);
+  EXPECT_EQ(unknown.blocks, 0u);
+  EXPECT_TRUE(unknown.is_complete);
+}
+
+// 28: leases go back when their match dies.
+TEST_P(ClientStoreTest, LeasesLiveAsLongAsTheirMatch) {
+  const auto chain = TestChain(ns_.id, 16);
+  PublishChain(client_.get(), ns_, chain);
+  {
+    const PrefixMatch match = client_->Match(ns_, chain);
+    EXPECT_GT(Sum(&BlockStoreStats::leases), 0u);
+    EXPECT_LE(Sum(&BlockStoreStats::leases), cluster_.size());
+  }
+  EXPECT_TRUE(Eventually(absl::Seconds(5), [&] { return Sum(&BlockStoreStats::leases) == 0; }));
+  EXPECT_EQ(Sum(&BlockStoreStats::pinned_bytes), 0u);
+  MatchCallOptions no_lease;
+  no_lease.lease = false;
+  const PrefixMatch match = client_->Match(ns_, chain, no_lease);
+  EXPECT_EQ(Sum(&BlockStoreStats::leases), 0u);
+  Destinations into(ns_, 16);
+  EXPECT_EQ(client_->Fetch(match, 0, into.views()).leading_ok, 16u) << "by keys alone";
+}
+
+TEST_P(ClientStoreTest, AMatchMayOutliveItsClient) {
+  const auto chain = TestChain(ns_.id, 4);
+  PublishChain(client_.get(), ns_, chain);
+  PrefixMatch match = client_->Match(ns_, chain);
+  client_.reset();
+  EXPECT_EQ(match.blocks_count(), 4u);
+}
+
+TEST_P(ClientStoreTest, DropsKeysNamespacesAndEverything) {
+  const auto chain = TestChain(ns_.id, 12);
+  PublishChain(client_.get(), ns_, chain);
+  const NamespaceHandle other = *client_->OpenNamespace(TestSpec("other"));
+  const auto others = TestChain(other.id, 12);
+  PublishChain(client_.get(), other, others);
+
+  EXPECT_EQ(*client_->Drop(&ns_.id, std::vector<BlockKey>{chain[10].key, chain[11].key}), 2u);
+  EXPECT_EQ(client_->Match(ns_, chain).blocks_count(), 10u);
+  EXPECT_EQ(*client_->Drop(&ns_.id, {}), 10u);
+  EXPECT_EQ(client_->Match(ns_, chain).blocks_count(), 0u);
+  EXPECT_EQ(client_->Match(other, others).blocks_count(), 12u);
+  EXPECT_EQ(*client_->Drop(nullptr, {}), 12u);
+  EXPECT_EQ(client_->Drop(nullptr, std::vector<BlockKey>{chain[0].key}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(ClientStoreTest, StatsAreThoseOfTheServers) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 12));
+  uint64_t blocks = 0;
+  for (const ServerStats& server : client_->Stats()) {
+    ASSERT_TRUE(server.status.ok());
+    EXPECT_NE(server.incarnation, 0u);
+    ASSERT_FALSE(server.tiers.empty());
+    blocks += server.tiers[0].blocks;
+  }
+  EXPECT_EQ(blocks, 12u);
+  EXPECT_TRUE(client_->is_any_reachable());
+}
+
+// 43: counters against the truth.
+TEST_P(ClientStoreTest, MetricsCountWhatHappened) {
+  const auto chain = TestChain(ns_.id, 12);
+  PublishChain(client_.get(), ns_, std::span(chain).first(8));
+  PublishChain(client_.get(), ns_, std::span(chain).first(8));
+  const PrefixMatch match = client_->Match(ns_, chain);
+  Destinations into(ns_, 8);
+  client_->Fetch(match, 0, into.views());
+  EXPECT_TRUE(HasMetric("ibid_client_published_blocks_total 8"));
+  EXPECT_TRUE(HasMetric("ibid_client_present_blocks_total 8"));
+  EXPECT_TRUE(HasMetric("ibid_client_matched_blocks_total 8"));
+  EXPECT_TRUE(HasMetric("ibid_client_unmatched_blocks_total 4"));
+  EXPECT_TRUE(HasMetric("ibid_client_fetched_blocks_total 8"));
+  EXPECT_TRUE(HasMetric("ibid_client_missed_blocks_total 0"));
+  EXPECT_TRUE(HasMetric("ibid_client_fetched_bytes_total " + std::to_string(8 * ns_.layout.PayloadBytes())));
+  EXPECT_TRUE(HasMetric("ibid_client_server_up{server=\"" + cluster_.proxy(0).address() + "\"} 1")) << SerializeMetrics(metrics_);
+}
+
+// 2, 12: another layout is refused, and said.
+TEST_P(ClientStoreTest, AServerWithAnotherLayoutIsRefusedAndNotUsed) {
+  NamespaceSpec spec = TestSpec("contested");
+  KvLayout foreign = *KvLayout::Parse(kTestLayout);
+  foreign.layers = 1;
+  ASSERT_TRUE(cluster_.server(0).store().OpenNamespace(MakeNamespaceId(spec), foreign).ok());
+  const auto refused = client_->OpenNamespace(spec);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << refused.status();
+  EXPECT_NE(refused.status().message().find(cluster_.proxy(0).address()), std::string::npos);
+
+  spec.layout = "layers=two";
+  EXPECT_EQ(client_->OpenNamespace(spec).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(ClientStoreTest, ManyThreadsShareAClient) {
+  std::vector<std::thread> threads;
+  std::atomic<int> failures_count{0};
+  for (uint32_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint32_t round = 0; round < 10; ++round) {
+        const auto chain = TestChain(ns_.id, 12, (t % 4) * 10'000 + round * 1'000);
+        if (!PublishChain(client_.get(), ns_, chain).is_complete()) ++failures_count;
+        const PrefixMatch match = client_->Match(ns_, chain);
+        Destinations into(ns_, match.blocks_count());
+        if (client_->Fetch(match, 0, into.views()).leading_ok != match.blocks_count()) ++failures_count;
+        for (size_t i = 0; i < match.blocks_count(); ++i) failures_count += !into.Holds(i, chain[i].key);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures_count, 0);
+}
+
+TEST(ClientOptionsTest, WrongOptionsAreNamed) {
+  const auto error = [](void (*change)(ClientOptions&)) {
+    ClientOptions options;
+    options.servers = {"127.0.0.1:7070"};
+    change(options);
+    const auto client = Client::Connect(std::move(options));
+    EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(client.status().message());
+  };
+  EXPECT_NE(error([](ClientOptions& o) { o.servers.clear(); }).find("servers"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.servers = {"localhost"}; }).find("host:port"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.servers = {"a:1", "a:1"}; }).find("twice"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.match_timeout = absl::ZeroDuration(); }).find("match_timeout"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.breaker_failures_count = 0; }).find("breaker"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.match_keys_max = 1'000'000; }).find("match_keys_max"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.tls_ca_file = "/nowhere/ca.pem"; }).find("/nowhere/ca.pem"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,0 +1,113 @@
+#include "worker/worker_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+
+namespace ibid {
+namespace {
+
+using testing::HasSubstr;
+
+// The one line that a wrong command line gets; empty for a right one.
+std::string Complaint(const std::vector<std::string>& arguments) {
+  absl::FlagSaver saver;
+  const auto command = ParseWorkerFlags(arguments);
+  const std::string message(command.status().message());
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  return message;
+}
+
+TEST(WorkerFlags, FillTheOptions) {
+  absl::FlagSaver saver;
+  const auto command = ParseWorkerFlags({"--model=/m", "--listen", "0.0.0.0:9", "--nopublish", "--kv_bytes_max=1.5GiB",
+                                         "--fetch_timeout=250ms", "--servers=a:1,b:2", "--max_batch_tokens=100"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->kind, WorkerCommand::Kind::kRun);
+  const WorkerOptions& options = command->options;
+  EXPECT_EQ(options.model, "/m");
+  EXPECT_EQ(options.listen, "0.0.0.0:9");
+  EXPECT_FALSE(options.publish);
+  EXPECT_EQ(options.ToClientOptions().servers, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(options.ToClientOptions().fetch_timeout, absl::Milliseconds(250));
+  KvLayout layout = *KvLayout::Parse("layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none");
+  EXPECT_EQ(options.ToEngineOptions(layout).pages_count, (size_t{3} << 29) / layout.PayloadBytes());
+  EXPECT_EQ(options.ToEngineOptions(layout).max_batch_tokens, 100u);
+}
+
+TEST(WorkerFlags, AFlagFileIsReadLikeACommandLine) {
+  absl::FlagSaver saver;
+  const std::string path = testing::TempDir() + "/worker.flags";
+  std::ofstream(path) << "# the worker of the test\n\n--model=/m\n  --threads=2\n";
+  const auto command = ParseWorkerFlags({"--flagfile=" + path, "--threads=3"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->options.model, "/m");
+  EXPECT_EQ(command->options.threads, 3u);
+  std::ofstream(path) << "--flagfile=" << path << "\n";
+  EXPECT_THAT(Complaint({"--flagfile=" + path}), HasSubstr("too many files"));
+  std::remove(path.c_str());
+}
+
+TEST(WorkerFlags, DefaultsOfFlagsAndOptionsAreTheSame) {
+  absl::FlagSaver saver;
+  const WorkerOptions from_flags = ParseWorkerFlags({"--model=x"})->options;
+  WorkerOptions plain;
+  plain.model = "x";
+  EXPECT_EQ(from_flags.listen, plain.listen);
+  EXPECT_EQ(from_flags.kv_dtype, plain.kv_dtype);
+  EXPECT_EQ(from_flags.kv_bytes_max, plain.kv_bytes_max);
+  EXPECT_EQ(from_flags.max_batch_tokens, plain.max_batch_tokens);
+  EXPECT_EQ(from_flags.max_prompt_tokens, plain.max_prompt_tokens);
+  EXPECT_EQ(from_flags.max_output_tokens, plain.max_output_tokens);
+  EXPECT_EQ(from_flags.max_running_requests, plain.max_running_requests);
+  EXPECT_EQ(from_flags.max_waiting_requests, plain.max_waiting_requests);
+  EXPECT_EQ(from_flags.fetch_timeout, plain.fetch_timeout);
+  EXPECT_EQ(from_flags.publish_timeout, plain.publish_timeout);
+  EXPECT_EQ(from_flags.publish, plain.publish);
+  EXPECT_EQ(from_flags.log_level, plain.log_level);
+}
+
+TEST(WorkerFlags, MistakesAreOneLineThatSaysWhatToChange) {
+  EXPECT_THAT(Complaint({}), HasSubstr("--model is missing"));
+  EXPECT_THAT(Complaint({"--modle=x"}), HasSubstr("unknown flag --modle"));
+  EXPECT_THAT(Complaint({"model"}), HasSubstr("unexpected argument 'model'"));
+  EXPECT_THAT(Complaint({"--model"}), HasSubstr("--model has no value"));
+  EXPECT_THAT(Complaint({"--model=x", "--threads=many"}), HasSubstr("--threads=many"));
+  EXPECT_THAT(Complaint({"--model=x", "--threads=1000"}), HasSubstr("--threads=1000: use 0 to 256"));
+  EXPECT_THAT(Complaint({"--model=x", "--listen=7080"}), HasSubstr("use host:port"));
+  EXPECT_THAT(Complaint({"--model=x", "--servers=a:1,,b:2"}), HasSubstr("--servers=: use host:port"));
+  EXPECT_THAT(Complaint({"--model=x", "--kv_dtype=f16"}), HasSubstr("use one of bf16, f32"));
+  EXPECT_THAT(Complaint({"--model=x", "--kv_bytes_max=1G"}), HasSubstr("--kv_bytes_max=1G: use a number of bytes"));
+  EXPECT_THAT(Complaint({"--model=x", "--max_batch_tokens=64"}), HasSubstr("--max_batch_tokens=64: use 65 to"));
+  EXPECT_THAT(Complaint({"--model=x", "--fetch_timeout=0s"}), HasSubstr("--fetch_timeout=0"));
+  EXPECT_THAT(Complaint({"--model=x", "--log_level=loud"}), HasSubstr("use one of debug"));
+  EXPECT_THAT(Complaint({"--model=x", "--tls_cert=a"}), HasSubstr("--tls_key"));
+  EXPECT_THAT(Complaint({"--flagfile=/does/not/exist"}), HasSubstr("cannot be read"));
+}
+
+TEST(WorkerFlags, HelpAndVersionArePrinted) {
+  absl::FlagSaver saver;
+  const auto help = ParseWorkerFlags({"--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_EQ(help->kind, WorkerCommand::Kind::kPrint);
+  EXPECT_THAT(help->text, HasSubstr("--max_batch_tokens=512"));
+  EXPECT_THAT(ParseWorkerFlags({"--version"})->text, testing::StartsWith("ibid-worker "));
+}
+
+TEST(ParseMemorySize, TakesBinaryUnits) {
+  EXPECT_EQ(*ParseMemorySize("4096"), 4096u);
+  EXPECT_EQ(*ParseMemorySize("64MiB"), size_t{64} << 20);
+  EXPECT_EQ(*ParseMemorySize("0.5KiB"), 512u);
+  for (const char* wrong : {"", "GiB", "-1", "1e9", "5MB", "0", "9999999999TiB"}) {
+    EXPECT_FALSE(ParseMemorySize(wrong).ok()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,0 +1,2 @@
+#define IBID_KERNELS kKernelsSse2
+#include "worker/backend/kernels_body.h"

@@ -1,0 +1,113 @@
+#include "worker/engine/connector.h"
+
+#include <utility>
+
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ibid {
+namespace {
+
+// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of std::chrono:: too, so it has this name.
+constexpr int seconds = 10;
+
+}  // namespace
+
+absl::StatusOr<NamespaceHandle> StoreNamespace::Open(Client& client) {
+  {
+    MutexLock lock(mutex_);
+    if (opened_.has_value()) return *opened_;
+  }
+  // Two jobs may both ask: opening is idempotent, and no lock is held during the call.
+  absl::StatusOr<NamespaceHandle> opened = client.OpenNamespace(spec_);
+  if (!opened.ok()) {
+    IBID_LOG_EVERY(seconds, error, "the store refuses this worker's KV, which is computed without it: {}",
+                   opened.status().ToString());
+    const bool is_final = absl::IsFailedPrecondition(opened.status()) || absl::IsInvalidArgument(opened.status());
+    if (!is_final) return opened;
+  }
+  MutexLock lock(mutex_);
+  opened_ = opened;
+  return opened;
+}
+
+Connector::Connector(Client* client, ConnectorOptions options, std::function<void(StoreCompletion)> on_done)
+    : client_(client), options_(std::move(options)), on_done_(std::move(on_done)) {
+  IBID_CHECK(client_ != nullptr);
+  readers_ = std::make_unique<Executor>("ibid-fetch", options_.read_threads_count, options_.read_queue_max);
+  publishers_ = std::make_unique<Executor>("ibid-publish", options_.publish_threads_count, options_.publish_queue_max);
+}
+
+Connector::~Connector() {
+  is_stopping_ = true;
+  publishers_.reset();
+  readers_.reset();
+}
+
+std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& spec, const NamespaceId& id) {
+  const auto it = namespaces_.find(id);
+  if (it != namespaces_.end()) return it->second;
+  if (namespaces_.size() >= options_.salts_max) {
+    IBID_LOG_EVERY(seconds, warn, "a request does without the store: salts_max={} is reached", options_.salts_max);
+    return nullptr;
+  }
+  return namespaces_.emplace(id, std::make_shared<StoreNamespace>(spec)).first->second;
+}
+
+template <typename Job>
+bool Connector::Start(Executor& executor, const std::shared_ptr<Job>& job) {
+  // Captured as a value that can be moved out: a copy left in the queue would let handles die on its thread.
+  return executor.TrySubmit([this, job = std::shared_ptr<Job>(job)]() mutable {
+    if (!job->is_abandoned && !is_stopping_) Run(*job);
+    // The handles in the job die on the engine thread.
+    on_done_(StoreCompletion(std::move(job)));
+  });
+}
+
+bool Connector::Match(const std::shared_ptr<MatchJob>& job) { return Start(*readers_, job); }
+bool Connector::Fetch(const std::shared_ptr<FetchJob>& job) { return Start(*readers_, job); }
+bool Connector::Publish(const std::shared_ptr<PublishJob>& job) { return Start(*publishers_, job); }
+
+void Connector::Run(MatchJob& job) {
+  const absl::StatusOr<NamespaceHandle> ns = job.ns->Open(*client_);
+  if (!ns.ok()) return;
+  MatchCallOptions call;
+  call.timeout = options_.match_timeout;
+  if (job.waits_for_pending) call.wait_pending = options_.decode_wait_pending;
+  job.match = client_->Match(*ns, job.links, call);
+}
+
+void Connector::Run(FetchJob& job) {
+  std::vector<MutableByteView> into;
+  into.reserve(job.pages.size());
+  for (const OpenPage& page : job.pages) into.push_back(page.bytes());
+  const FetchResult result = client_->Fetch(job.match, job.first, into, options_.fetch_timeout);
+  IBID_CHECK(result.leading_ok <= job.pages.size());
+  job.leading_ok = result.leading_ok;
+  if (!result.status.ok()) {
+    IBID_LOG_EVERY(seconds, warn, "fetched {} of {} blocks, computing the rest: {}", result.leading_ok, job.pages.size(),
+                   result.status.ToString());
+  }
+}
+
+void Connector::Run(PublishJob& job) {
+  const absl::StatusOr<NamespaceHandle> ns = job.ns->Open(*client_);
+  if (!ns.ok()) return;
+  std::vector<ChainLink> links;
+  std::vector<ByteView> payloads;
+  for (const SealedPage& page : job.pages) {
+    links.push_back(page.link());
+    payloads.push_back(page.payload());
+  }
+  PublishResult result = client_->Publish(*ns, links, payloads, /*durable=*/false, options_.publish_timeout);
+  IBID_CHECK(result.blocks.size() == job.pages.size());
+  job.is_complete = result.is_complete();
+  job.stored_count = result.stored_count;
+  job.results = std::move(result.blocks);
+  if (!result.status.ok()) {
+    IBID_LOG_EVERY(seconds, warn, "published {} of {} blocks: {}", result.stored_count + result.present_count,
+                   job.pages.size(), result.status.ToString());
+  }
+}
+
+}  // namespace ibid

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "client/client.h"
 #include "core/check.h"
 #include "core/host_memory.h"
+#include "core/log.h"
 #include "tests/harness/process.h"
 
 ABSL_FLAG(std::string, bin, "build/release/bin", "folder of ibid-server");
@@ -263,6 +265,7 @@ void Report(const Results& results) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("Measures publish, fetch and match through real processes.");
   absl::ParseCommandLine(argc, argv);
+  IBID_CHECK(ibid::InitLog("store_bench", "warn").ok());
   const int rounds = std::clamp(absl::GetFlag(FLAGS_rounds), 1, 20);
   ibid::Results results;
   {

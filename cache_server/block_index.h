@@ -42,7 +42,8 @@ enum EntryFlag : uint16_t {
   kParkedDisk = 1 << 6,
   kReadFromDisk = 1 << 7,    // was read from disk without being promoted
   kWriting = 1 << 8,         // the disk writer has it in its batch
-  kLeavingHost = 1 << 9,     // its host copy was taken out; the host policy may still know it
+  kIndexing = 1 << 9,        // recovery is about to give it its disk copy
+  kLeavingHost = 1 << 10,     // its host copy was taken out; the host policy may still know it
 };
 
 struct IndexEntry {
@@ -74,7 +75,7 @@ static_assert(sizeof(IndexEntry) == 80);
 class IndexShard {
  public:
   Mutex mutex;
-  CondVar settled;  // an entry of the shard stopped filling
+  CondVar settled;  // an entry of the shard stopped filling or being indexed
 
   // The visible entry of the key, or kNoEntry.
   EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);

@@ -132,6 +132,7 @@ class BlockStoreImpl {
   void UpdateGauges() {
     const ExtentAllocator::Usage host = parts.arena->usage();
     StoreGauges now{};
+    now.is_disk_ok = 1;
     now.host_used_bytes = static_cast<double>(host.used_bytes);
     now.host_blocks = static_cast<double>(parts.counters.tier(TierName::kHost).blocks.load());
     if (parts.disk != nullptr) {

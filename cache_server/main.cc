@@ -17,6 +17,7 @@
 #include "cache_server/server_flags.h"
 #include "core/log.h"
 #include "transport/grpc_log.h"
+#include "transport/receive_memory.h"
 
 namespace {
 
@@ -70,6 +71,7 @@ int main(int argc, char** argv) {
     ibid::ExitWithUsageError(kProgram, status.message());
   }
   ibid::TakeOverGrpcLog();
+  ibid::KeepReceiveMemory();
   const sigset_t signals = BlockStopSignals();
 
   absl::StatusOr<std::unique_ptr<ibid::CacheServer>> server = ibid::CacheServer::Start(options);

@@ -72,18 +72,11 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
   if (options.lease) IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
-  size_t first_pending = 0;
-  if (options.wait_pending > absl::ZeroDuration()) {
-    // People wait by the real clock, whatever clock the store has.
-    const absl::Time until = absl::Now() + options.wait_pending;
-    while (Scan(*info, chain, nullptr, &first_pending).pending_count > 0 && absl::Now() < until) {
-      WaitUntilSettled(*info, chain[first_pending], until);
-    }
-  }
-  if (!options.lease) return Scan(*info, chain, nullptr, &first_pending);
+  if (options.wait_pending > absl::ZeroDuration()) WaitForPending(*info, chain, options.wait_pending);
+  if (!options.lease) return Scan(*info, chain, nullptr);
   HeldBlocks blocks;
   blocks.payload_bytes = info->payload_bytes;
-  MatchResult result = Scan(*info, chain, &blocks.ids, &first_pending);
+  MatchResult result = Scan(*info, chain, &blocks.ids);
   if (result.matched_count == 0) return result;
   parts_.book.Use(blocks.ids);
   const auto lease = parts_.sessions.AddLease(session, &blocks, parts_.Now());
@@ -95,39 +88,58 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   return result;
 }
 
-MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held,
-                           size_t* first_pending) {
+ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold) {
+  IndexShard& shard = parts_.index.ShardOf(key);
+  MutexLock lock(shard.mutex);
+  Found found;
+  found.id = shard.Find(ns.number, key);
+  if (found.id == kNoEntry) return found;
+  IndexEntry& entry = shard.Get(found.id);
+  found.is_in_host = entry.is_in_host();
+  found.is_resident = found.is_in_host || (entry.is_on_disk() && is_disk_readable);
+  found.is_pending = !found.is_resident && entry.is_filling();
+  if (found.is_resident && adds_hold) residency_.AddHold(entry, ns.payload_bytes);
+  return found;
+}
+
+ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
+                                        bool adds_hold) {
+  const Found found = Look(ns, key, is_disk_readable, adds_hold);
+  if (found.is_resident || found.is_pending || !recovery_.is_running() || !recovery_.IndexOne(ns, key)) return found;
+  return Look(ns, key, is_disk_readable, adds_hold);
+}
+
+MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held) {
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
   MatchResult result;
-  for (size_t i = 0; i < chain.size(); ++i) {
-    const BlockKey& key = chain[i];
-    IndexShard& shard = parts_.index.ShardOf(key);
-    for (bool is_retry = false;; is_retry = true) {
-      {
-        MutexLock lock(shard.mutex);
-        const EntryId id = shard.Find(ns.number, key);
-        if (id != kNoEntry) {
-          IndexEntry& entry = shard.Get(id);
-          const bool is_found = entry.is_in_host() || (entry.is_on_disk() && is_disk_readable);
-          if (is_found && result.pending_count == 0) {
-            ++result.matched_count;
-            ++(entry.is_in_host() ? result.host_blocks : result.disk_blocks);
-            if (held != nullptr) {
-              residency_.AddHold(entry, ns.payload_bytes);
-              held->push_back(id);
-            }
-            break;
-          }
-          if (is_found || entry.is_filling()) {
-            if (result.pending_count++ == 0) *first_pending = i;
-            break;
-          }
-        }
-      }
-      if (is_retry || !recovery_.is_running() || !recovery_.IndexOne(ns, key)) return result;
+  for (const BlockKey& key : chain) {
+    const bool is_leading = result.pending_count == 0;
+    const Found found = LookOrRecover(ns, key, is_disk_readable, held != nullptr && is_leading);
+    if (!found.is_resident && !found.is_pending) break;
+    if (is_leading && found.is_resident) {
+      ++result.matched_count;
+      ++(found.is_in_host ? result.host_blocks : result.disk_blocks);
+      if (held != nullptr) held->push_back(found.id);
+    } else {
+      ++result.pending_count;
     }
   }
   return result;
+}
+
+// Goes along the chain from one pending block to the next and waits at each: O(chain) in all.
+void ReadPath::WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain, absl::Duration timeout) {
+  // People wait by the real clock, whatever clock the store has.
+  const absl::Time until = absl::Now() + timeout;
+  const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
+  for (const BlockKey& key : chain) {
+    Found found = LookOrRecover(ns, key, is_disk_readable, /*adds_hold=*/false);
+    while (found.is_pending && absl::Now() < until) {
+      WaitUntilSettled(ns, key, until);
+      found = Look(ns, key, is_disk_readable, /*adds_hold=*/false);
+    }
+    if (!found.is_resident) return;
+  }
 }
 
 void ReadPath::WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until) {

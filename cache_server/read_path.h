@@ -34,11 +34,20 @@ class ReadPath {
   };
   struct Target;
 
-  // Without `held` nothing changes; with it, every matched block is held once more and listed. `first_pending` is where a
-  // waiter has to look.
-  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held,
-                   size_t* first_pending);
+  struct Found {
+    EntryId id = kNoEntry;
+    bool is_resident = false;
+    bool is_in_host = false;
+    bool is_pending = false;
+  };
 
+  // With `adds_hold` a resident block is held once more.
+  Found Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
+  // While recovery runs, a block that is not found is looked for in the disk directory.
+  Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
+  // Without `held` nothing changes; with it, every matched block is held once more and listed.
+  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held);
+  void WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain, absl::Duration timeout);
   void WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until);
 
   void QueueRead(const Read& read, Done done);

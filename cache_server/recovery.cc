@@ -55,6 +55,9 @@ void Recovery::Run() {
   IBID_LOG(info, "disk tier: {} blocks recovered, {} void records", indexed_count_.load(), void_count_.load());
   is_running_.store(false, std::memory_order_release);
   parts_.disk_queue.Pause(false);
+  MutexLock lock(mutex_);
+  forgotten_.clear();
+  forgotten_namespaces_.clear();
 }
 
 absl::Status Recovery::ScanAll() {
@@ -104,7 +107,14 @@ bool Recovery::IndexOne(const NamespaceInfo& ns, const BlockKey& key) {
   const auto record = parts_.disk->directory().Lookup(ns.number, key);
   if (!record.ok()) return false;
   Index(ns, *record);
-  return true;
+  // The scan may be at this very record: its block is there in a moment.
+  IndexShard& shard = parts_.index.ShardOf(key);
+  MutexLock lock(shard.mutex);
+  while (true) {
+    const EntryId id = shard.Find(ns.number, key);
+    if (id == kNoEntry || !shard.Get(id).Has(kIndexing)) return true;
+    shard.settled.WaitFor(shard.mutex, absl::Seconds(1));
+  }
 }
 
 void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
@@ -128,12 +138,13 @@ void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
       entry.Set(kPositionKnown);
       entry.checksum = record.checksum;
       entry.token_count = record.token_count;
+      entry.Set(kIndexing);
       ++entry.busy;
     }
   }
   if (parent != kNoEntry) residency_.DropRef(parent);
   if (is_known) return;
-  // Another thread that indexes the same record sees `busy` and leaves it to this one.
+  // Another thread that indexes the same record sees that it is busy and leaves it to this one.
   const std::optional<uint32_t> page = parts_.disk->ClaimSlot(record, id);
   if (page.has_value()) {
     {
@@ -141,17 +152,37 @@ void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
       parent = shard.Get(id).parent;
     }
     parts_.book.Insert(TierName::kDisk, id, parent);
-    {
-      MutexLock lock(shard.mutex);
-      shard.Get(id).disk_page = *page;
-    }
+    SetIndexed(shard, id, *page);
     ++parts_.counters.tier(TierName::kDisk).blocks;
     parts_.book.Use(TierName::kDisk, id);
     ++indexed_count_;
   } else {
     DropRecord(record);
+    SetIndexed(shard, id, kNoPage);
   }
   residency_.EndBusy(id);
+  if (IsForgotten(ns.number, record.key)) RemoveForgotten(ns, record.key, page.value_or(kNoPage));
+}
+
+void Recovery::SetIndexed(IndexShard& shard, EntryId id, uint32_t page) {
+  MutexLock lock(shard.mutex);
+  IndexEntry& entry = shard.Get(id);
+  entry.disk_page = page;
+  entry.Clear(kIndexing);
+  shard.settled.NotifyAll();
+}
+
+// The block was dropped while it was being indexed, too late for one of the two to see the other.
+void Recovery::RemoveForgotten(const NamespaceInfo& ns, const BlockKey& key, uint32_t page) {
+  IndexShard& shard = parts_.index.ShardOf(key);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    const EntryId id = shard.Find(ns.number, key);
+    if (page == kNoPage || id == kNoEntry || shard.Get(id).disk_page != page) return;
+    after = residency_.Remove(shard, id);
+  }
+  residency_.Finish(after);
 }
 
 }  // namespace ibid

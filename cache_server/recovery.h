@@ -35,6 +35,8 @@ class Recovery {
   bool IsForgotten(uint32_t ns, const BlockKey& key) IBID_EXCLUDES(mutex_);
   void Index(const NamespaceInfo& ns, const DiskRecord& record);
   void DropRecord(const DiskRecord& record);
+  static void SetIndexed(IndexShard& shard, EntryId id, uint32_t page);
+  void RemoveForgotten(const NamespaceInfo& ns, const BlockKey& key, uint32_t page);
 
   StoreParts& parts_;
   Residency& residency_;

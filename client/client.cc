@@ -40,16 +40,14 @@ absl::Status Validate(const ClientOptions& options) {
   std::set<std::string> seen;
   for (const std::string& server : options.servers) {
     IBID_RETURN_IF_ERROR(ValidateAddress(server));
-    if (!seen.insert(server).second) return absl::InvalidArgumentError(absl::StrCat("servers: ", server, " is given twice"));
+    if (!seen.insert(server).second)
+      return absl::InvalidArgumentError(absl::StrCat("servers: ", server, " is given twice"));
   }
   if (seen.size() >= Placement::kUnplaced) return absl::InvalidArgumentError("servers: more than 65,534");
   const std::pair<const char*, absl::Duration> durations[] = {
-      {"connect_timeout", options.connect_timeout},
-      {"match_timeout", options.match_timeout},
-      {"fetch_timeout", options.fetch_timeout},
-      {"publish_timeout", options.publish_timeout},
-      {"admin_timeout", options.admin_timeout},
-      {"reconnect_backoff_min", options.reconnect_backoff_min},
+      {"connect_timeout", options.connect_timeout}, {"match_timeout", options.match_timeout},
+      {"fetch_timeout", options.fetch_timeout},     {"publish_timeout", options.publish_timeout},
+      {"admin_timeout", options.admin_timeout},     {"reconnect_backoff_min", options.reconnect_backoff_min},
       {"breaker_open", options.breaker_open},
   };
   for (const auto& [name, duration] : durations) {
@@ -130,9 +128,8 @@ absl::StatusOr<NamespaceHandle> ClientImpl::OpenNamespace(const NamespaceSpec& s
   std::vector<absl::Status> statuses(links_.size());
   std::vector<std::function<void()>> calls;
   for (size_t i = 0; i < links_.size(); ++i) {
-    calls.push_back([&, i] {
-      statuses[i] = links_[i]->OpenNamespace(handle.index, spec, handle.layout.PayloadBytes(), deadline);
-    });
+    calls.push_back(
+        [&, i] { statuses[i] = links_[i]->OpenNamespace(handle.index, spec, handle.layout.PayloadBytes(), deadline); });
   }
   FanOut(executor_, calls);
   for (const absl::Status& status : statuses) IBID_RETURN_IF_ERROR(status);
@@ -167,8 +164,8 @@ absl::StatusOr<uint64_t> ClientImpl::Drop(const NamespaceId* ns, std::span<const
     if (!statuses[i].ok()) failed.push_back(absl::StrCat(links_[i]->address(), " (", statuses[i].message(), ")"));
   }
   if (failed.empty()) return total;
-  return absl::UnavailableError(absl::StrCat("drop: not done on ", absl::StrJoin(failed, ", "), "; the others dropped ",
-                                             total, " blocks"));
+  return absl::UnavailableError(
+      absl::StrCat("drop: not done on ", absl::StrJoin(failed, ", "), "; the others dropped ", total, " blocks"));
 }
 
 std::vector<ServerStats> ClientImpl::Stats() {
@@ -223,7 +220,8 @@ Client::~Client() = default;
 
 absl::StatusOr<NamespaceHandle> Client::OpenNamespace(const NamespaceSpec& spec) { return impl_->OpenNamespace(spec); }
 
-PrefixMatch Client::Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options) {
+PrefixMatch Client::Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
+                          const MatchCallOptions& options) {
   return impl_->Match(ns, chain, options);
 }
 
@@ -241,7 +239,9 @@ PublishResult Client::Publish(const NamespaceHandle& ns, std::span<const ChainLi
   return impl_->Publish(ns, links, payloads, durable, timeout);
 }
 
-absl::StatusOr<uint64_t> Client::Drop(const NamespaceId* ns, std::span<const BlockKey> keys) { return impl_->Drop(ns, keys); }
+absl::StatusOr<uint64_t> Client::Drop(const NamespaceId* ns, std::span<const BlockKey> keys) {
+  return impl_->Drop(ns, keys);
+}
 
 std::vector<ServerStats> Client::Stats() { return impl_->Stats(); }
 

@@ -1,8 +1,8 @@
-// Client: any number of cache servers as one store. It fails open: whatever goes wrong with the store comes back as "not
-// stored", within the deadline, and the caller computes.
+// Client: any number of cache servers as one store. It fails open: whatever goes wrong with the store comes back as
+// "not stored", within the deadline, and the caller computes.
 //
-// Thread safety: every method, from any thread. Calls block their thread until they are done or their deadline has passed;
-// an engine calls them from an executor of its own.
+// Thread safety: every method, from any thread. Calls block their thread until they are done or their deadline has
+// passed; an engine calls them from an executor of its own.
 // Ownership: views passed in belong to the call until it returns; after it returned nothing writes to them any more.
 #pragma once
 
@@ -115,7 +115,8 @@ struct ServerStats {
   double uptime_seconds = 0;
   struct Tier {
     std::string tier, state;
-    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0, evictions = 0;
+    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0,
+             evictions = 0;
   };
   std::vector<Tier> tiers;
   uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0, missed_blocks = 0,
@@ -131,15 +132,20 @@ class Client {
   ~Client();
 
   // Agrees with each server on the namespace, now or when the server comes back. Idempotent.
-  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this id, or hashes otherwise:
-  // loud, never retried). A server that is away is no error.
+  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this id, or hashes
+  // otherwise: loud, never retried). A server that is away is no error.
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
 
+  // Which server has a block depends on the first block of its group. So, with several servers, what is matched or
+  // published begins at block 0 of a chain, or at a block whose parent this client matched or published before (it
+  // remembers the last 262,144 blocks at least); any other is a miss, or kFailed.
+
   // Longest stored prefix of `chain`. Never fails: an unreachable server is a miss. An empty chain matches nothing.
+  // host_blocks() and disk_blocks() are exact when one server answers, else estimates that add up to blocks_count().
   PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options = {});
 
-  // Match for those who want to know and not to fetch: schedulers, operators. Needs no open namespace (one that a server does
-  // not know has no blocks there), takes no lease and changes nothing: no pin, no recency.
+  // Match for those who want to know and not to fetch: schedulers, operators. Needs no open namespace (one that a
+  // server does not know has no blocks there), takes no lease and changes nothing: no pin, no recency.
   PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
                     absl::Duration timeout = absl::InfiniteDuration());
 
@@ -150,12 +156,12 @@ class Client {
                     absl::Duration timeout = absl::InfiniteDuration());
 
   // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of links[i].
-  // With `durable`, a block counts as stored once it is on disk.
+  // With `durable`, a block counts as stored once it is on disk; one that was present already may be in memory only.
   PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
                         bool durable = false, absl::Duration timeout = absl::InfiniteDuration());
 
   // Leaves all tiers of all servers; empty `keys`: the whole namespace; ns null: everything.
-  // Returns the number of dropped copies. Errors: Unavailable with the servers that could not be reached (others did drop).
+  // Returns the number of dropped blocks. Errors: Unavailable with the servers that did not (the others did drop).
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
 
   std::vector<ServerStats> Stats();

@@ -31,8 +31,8 @@ struct PrefixMatch::State {
   ~State();
 
   NamespaceHandle ns;
-  std::vector<BlockKey> keys;            // of the matched blocks
-  std::vector<uint32_t> lease_indices;   // one a key: into `leases`
+  std::vector<BlockKey> keys;           // of the matched blocks
+  std::vector<uint32_t> lease_indices;  // one a key: into `leases`
   std::vector<ServerLease> leases;
   uint32_t pending_count = 0, host_blocks = 0, disk_blocks = 0;
 };
@@ -49,8 +49,8 @@ class ClientImpl {
   PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain, absl::Duration timeout);
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
                     absl::Duration timeout);
-  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                        std::span<const ByteView> payloads, bool durable, absl::Duration timeout);
+  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
+                        bool durable, absl::Duration timeout);
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
   std::vector<ServerStats> Stats();
   bool is_any_reachable() const;
@@ -80,9 +80,8 @@ class ClientImpl {
   void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part, FetchResult* result);
   // In publish.cc.
   std::vector<PublishPart> SplitForPublish(std::span<const ChainLink> links, PublishResult* result);
-  void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                       std::span<const ByteView> payloads, bool durable, absl::Time deadline, PublishPart* part,
-                       PublishResult* result);
+  void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
+                       bool durable, absl::Time deadline, PublishPart* part, PublishResult* result);
 
   const ClientOptions options_;
   const SteadyClock clock_;

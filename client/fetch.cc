@@ -21,8 +21,8 @@ struct ClientImpl::FetchPart {
 void ClientImpl::FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part, FetchResult* result) {
   ServerLink& link = *links_[part->lease->server];
   part->status = link.Call(CallKind::kFetch, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-    // The lease is looked at before anything is written to the destinations: with its session it is void, and what the server,
-    // perhaps another incarnation, holds now is not what was matched.
+    // The lease is looked at before anything is written to the destinations: with its session it is void, and what the
+    // server, perhaps another incarnation, holds now is not what was matched.
     const bool is_leased = part->lease->lease_id != 0;
     if (is_leased && part->lease->session.lock() != call.session) {
       return absl::FailedPreconditionError(absl::StrCat(link.address(), ": the lease ended with its session"));
@@ -64,7 +64,8 @@ FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first, std::spa
   std::erase_if(parts, [](const FetchPart& part) { return part.keys.empty(); });
   std::vector<std::function<void()>> calls;
   for (FetchPart& part : parts) {
-    calls.push_back([this, &state, deadline, part = &part, &result] { FetchFromServer(state.ns, deadline, part, &result); });
+    calls.push_back(
+        [this, &state, deadline, part = &part, &result] { FetchFromServer(state.ns, deadline, part, &result); });
   }
   FanOut(executor_, calls);
 

@@ -1,7 +1,8 @@
 // InferenceChannel: the client's end of InferenceService on one worker, in core types: protobuf stops here.
 //
-// Thread safety: every method, from any thread. Calls block their thread until they are done; no call outlives its timeout.
-// Errors: Unavailable and DeadlineExceeded for the network and the worker's absence; else what the worker said.
+// Thread safety: every method, from any thread. Calls block their thread until they are done; no call outlives its
+// timeout. Errors: Unavailable and DeadlineExceeded for the network and the worker's absence; else what the worker
+// said.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +23,18 @@ namespace ibid {
 enum class InferenceStore { kReadWrite, kOff, kReadOnly, kWriteOnly };
 
 struct InferenceRequest {
-  std::string text;                               // the prompt, unless `tokens` is there
+  std::string text;  // the prompt, unless `tokens` is there
   std::optional<std::vector<uint32_t>> tokens;
-  float temperature = 0;                          // 0: greedy
-  uint32_t top_k = 0;                             // 0: off
-  float top_p = 0;                                // 0 or 1: off
+  float temperature = 0;  // 0: greedy
+  uint32_t top_k = 0;     // 0: off
+  float top_p = 0;        // 0 or 1: off
   uint64_t seed = 0;
-  uint32_t max_tokens = 64;                       // output tokens
-  std::vector<uint32_t> stop_token_ids;           // besides the model's end token
-  std::vector<std::string> stop_texts;            // output ends before the first of these
+  uint32_t max_tokens = 64;              // output tokens
+  std::vector<uint32_t> stop_token_ids;  // besides the model's end token
+  std::vector<std::string> stop_texts;   // output ends before the first of these
   bool ignores_end_token = false;
   InferenceStore store = InferenceStore::kReadWrite;
-  bool ignores_worker_cache = false;              // do not reuse pages that the worker itself still has
+  bool ignores_worker_cache = false;  // do not reuse pages that the worker itself still has
   std::string salt;
 };
 
@@ -62,7 +63,7 @@ struct InferencePrefill {
   bool is_published = false;    // all of the chain is in the store
   InferenceUsage usage;
   double ttft_ms = 0;
-  bool is_finished = false;     // the first token already ends the output
+  bool is_finished = false;  // the first token already ends the output
 };
 
 // What a worker says of itself; field by field as in GetWorkerStatsResponse.

@@ -1,11 +1,12 @@
-// Match: the chain is split by the servers that own its groups. Each server is asked once for all of its keys and answers how many of
-// them it has from the first on; the prefix ends at the first key that its own server lacks:
+// Match: the chain is split by the servers that own its groups. Each server is asked once for all of its keys and
+// answers how many of them it has from the first on; the prefix ends at the first key that its own server lacks:
 //
 //   chain     [ A A A A | B B B B | A A A A | C C C C ]      one group a cell, its server's letter
 //   asks      A: 8 keys -> 6     B: 4 keys -> 4     C: not asked, its keys lie behind A's first miss
 //   prefix    [ A A A A | B B B B | A A ]
 //
-// The first group's server is asked first and alone: when it lacks the start, which is the common miss, nobody else is asked.
+// The first group's server is asked first and alone: when it lacks the start, which is the common miss, nobody else is
+// asked.
 #include <algorithm>
 #include <limits>
 
@@ -87,8 +88,10 @@ std::vector<ClientImpl::MatchPart> ClientImpl::SplitForMatch(std::span<const Cha
   std::vector<int> part_of_server(links_.size(), -1);
   for (uint32_t i = 0; i < chain.size(); ++i) {
     if (placed[i] == Placement::kUnplaced) {
-      IBID_LOG_EVERY(seconds, warn, "match: block {} of the chain is not placed: a chain begins at block 0 or at a block "
-                     "whose parent this client has matched or published", i);
+      IBID_LOG_EVERY(seconds, warn,
+                     "match: block {} of the chain is not placed: a chain begins at block 0 or at a block "
+                     "whose parent this client has matched or published",
+                     i);
       break;
     }
     int& part = part_of_server[placed[i]];
@@ -176,7 +179,8 @@ PrefixMatch ClientImpl::Match(const NamespaceHandle& ns, std::span<const ChainLi
       GiveBack(part.lease);
       continue;
     }
-    for (uint32_t i = 0; i < kept; ++i) state.lease_indices[part.positions[i]] = static_cast<uint32_t>(state.leases.size());
+    for (uint32_t i = 0; i < kept; ++i)
+      state.lease_indices[part.positions[i]] = static_cast<uint32_t>(state.leases.size());
     state.leases.push_back(part.lease);
     state.disk_blocks += part.DiskBlocks(kept);
   }
@@ -217,7 +221,9 @@ PrefixMatch::PrefixMatch(PrefixMatch&&) noexcept = default;
 PrefixMatch& PrefixMatch::operator=(PrefixMatch&&) noexcept = default;
 PrefixMatch::~PrefixMatch() = default;
 
-uint32_t PrefixMatch::blocks_count() const { return state_ == nullptr ? 0 : static_cast<uint32_t>(state_->keys.size()); }
+uint32_t PrefixMatch::blocks_count() const {
+  return state_ == nullptr ? 0 : static_cast<uint32_t>(state_->keys.size());
+}
 uint32_t PrefixMatch::pending_count() const { return state_ == nullptr ? 0 : state_->pending_count; }
 uint32_t PrefixMatch::host_blocks() const { return state_ == nullptr ? 0 : state_->host_blocks; }
 uint32_t PrefixMatch::disk_blocks() const { return state_ == nullptr ? 0 : state_->disk_blocks; }

@@ -16,7 +16,8 @@ struct ClientImpl::PublishPart {
   absl::Status status;
 };
 
-std::vector<ClientImpl::PublishPart> ClientImpl::SplitForPublish(std::span<const ChainLink> links, PublishResult* result) {
+std::vector<ClientImpl::PublishPart> ClientImpl::SplitForPublish(std::span<const ChainLink> links,
+                                                                 PublishResult* result) {
   const std::vector<uint16_t> placed = placement_.Place(links);
   std::vector<PublishPart> parts;
   std::vector<int> part_of_server(links_.size(), -1);
@@ -45,11 +46,11 @@ void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const Chai
   for (uint32_t index : part->indices) keys.push_back(links[index].key);
   std::vector<uint32_t> wanted;
   part->status = link.Call(CallKind::kOffer, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-    const absl::StatusOr<OfferReply> reply =
-        call.channel->Offer(call.session->session_id(), ns.id, keys, call.timeout);
+    const absl::StatusOr<OfferReply> reply = call.channel->Offer(call.session->session_id(), ns.id, keys, call.timeout);
     IBID_RETURN_IF_ERROR(reply.status());
     IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
-    if (reply->outcomes.size() != keys.size()) return absl::InternalError(link.address() + ": an offer's answer is short");
+    if (reply->outcomes.size() != keys.size())
+      return absl::InternalError(link.address() + ": an offer's answer is short");
     for (size_t i = 0; i < keys.size(); ++i) {
       const BlockOutcome outcome = reply->outcomes[i];
       if (outcome == BlockOutcome::kWanted) wanted.push_back(part->indices[i]);
@@ -118,8 +119,8 @@ PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const Cha
   if (metrics_.published_blocks != nullptr) {
     metrics_.published_blocks->Increment(result.stored_count);
     metrics_.present_blocks->Increment(result.present_count);
-    metrics_.unpublished_blocks->Increment(
-        static_cast<double>(links.size()) - result.stored_count - result.present_count);
+    metrics_.unpublished_blocks->Increment(static_cast<double>(links.size()) - result.stored_count -
+                                           result.present_count);
     metrics_.published_bytes->Increment(static_cast<double>(result.stored_count) *
                                         static_cast<double>(ns.layout.PayloadBytes()));
   }

@@ -70,14 +70,14 @@ absl::Status ServerLink::ShakeHands(const LinkCall& call, uint32_t index) {
   if (reply.ok() && !CheckIncarnation(call, reply->incarnation).ok()) {
     status = absl::UnavailableError(absl::StrCat(address_, ": the server was restarted"));
   } else if (reply.ok() && reply->payload_bytes != payload_bytes) {
-    status = absl::FailedPreconditionError(absl::StrCat("the server's blocks have ", reply->payload_bytes,
-                                                        " bytes, the layout's ", payload_bytes));
+    status = absl::FailedPreconditionError(
+        absl::StrCat("the server's blocks have ", reply->payload_bytes, " bytes, the layout's ", payload_bytes));
   }
   NoteHandshake(call, index, status);
   if (!IsRefusal(status)) return status;
-  const std::string text = absl::StrCat("cache server ", address_, " refuses namespace ",
-                                        DigestToShortHex(MakeNamespaceId(spec).digest), " (layout ", spec.layout,
-                                        "): ", status.message());
+  const std::string text =
+      absl::StrCat("cache server ", address_, " refuses namespace ", DigestToShortHex(MakeNamespaceId(spec).digest),
+                   " (layout ", spec.layout, "): ", status.message());
   IBID_LOG(error, "{}; it is not used for it", text);
   return absl::Status(status.code(), text);
 }

@@ -1,5 +1,5 @@
-// Invariants: session_ is set exactly while the state is kUp. Epochs only grow, and a session belongs to one epoch. An entry
-// of namespaces_ says something only about its `epoch`. Calls run without the lock, on copies of the pointers.
+// Invariants: session_ is set exactly while the state is kUp. Epochs only grow, and a session belongs to one epoch. An
+// entry of namespaces_ says something only about its `epoch`. Calls run without the lock, on copies of the pointers.
 //
 //   kFirstAttempt --connected, session and namespaces open--> kUp <--+
 //        |                                                    |      | opened again, as another epoch
@@ -31,7 +31,8 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(10);
 // A call that was given less than this and got no answer says nothing about the server.
 constexpr absl::Duration kBlamefulTimeout = absl::Milliseconds(20);
 
-constexpr const char* kCallNames[kCallKindsCount] = {"open_namespace", "match", "offer", "fetch", "publish", "drop", "stats"};
+constexpr const char* kCallNames[kCallKindsCount] = {"open_namespace", "match", "offer", "fetch",
+                                                     "publish",        "drop",  "stats"};
 
 double Random() {
   thread_local std::minstd_rand engine{std::random_device{}()};
@@ -96,7 +97,8 @@ void ServerLink::Run() {
     }
     if (!channel->WaitUntilConnected(kConnectSlice)) {
       MutexLock lock(mutex_);
-      if (state_ == State::kFirstAttempt && clock_->Now() - started >= options_->connect_timeout) SetState(State::kDown);
+      if (state_ == State::kFirstAttempt && clock_->Now() - started >= options_->connect_timeout)
+        SetState(State::kDown);
       continue;
     }
     if (TryOpen()) {
@@ -145,8 +147,7 @@ bool ServerLink::TryOpen() {
     uint32_t index = 0;
     {
       MutexLock lock(mutex_);
-      while (index < namespaces_.size() &&
-             (!namespaces_[index].is_known || namespaces_[index].epoch == call.epoch)) {
+      while (index < namespaces_.size() && (!namespaces_[index].is_known || namespaces_[index].epoch == call.epoch)) {
         ++index;
       }
       if (is_stopping_) return false;
@@ -196,8 +197,8 @@ void ServerLink::Probe() {
                    [](const LinkCall& call) { return call.channel->GetStats(call.timeout).status(); });
 }
 
-// A server that was replaced without closing its connections leaves one that is silent for long: a new channel makes a new
-// connection at once.
+// A server that was replaced without closing its connections leaves one that is silent for long: a new channel makes a
+// new connection at once.
 void ServerLink::ReplaceChannel() {
   auto channel = CacheChannel::Create(address_, MakeChannelOptions(*options_));
   if (!channel.ok()) return;
@@ -339,11 +340,14 @@ void ServerLink::RegisterMetrics() {
   for (size_t k = 0; k < kCallKindsCount; ++k) {
     const MetricLabels labels = {{"server", address_}, {"call", kCallNames[k]}};
     metrics_.requests[k] = &MakeCounter(registry, "ibid_client_requests_total", "Calls sent to a cache server", labels);
-    metrics_.failures[k] = &MakeCounter(registry, "ibid_client_failures_total", "Calls that a cache server or the network failed", labels);
+    metrics_.failures[k] =
+        &MakeCounter(registry, "ibid_client_failures_total", "Calls that a cache server or the network failed", labels);
   }
   const MetricLabels labels = {{"server", address_}};
-  metrics_.is_up = &MakeGauge(registry, "ibid_client_server_up", "1 while a session to the cache server is open", labels);
-  metrics_.is_breaker_open = &MakeGauge(registry, "ibid_client_breaker_open", "1 while the server's circuit breaker is open", labels);
+  metrics_.is_up =
+      &MakeGauge(registry, "ibid_client_server_up", "1 while a session to the cache server is open", labels);
+  metrics_.is_breaker_open =
+      &MakeGauge(registry, "ibid_client_breaker_open", "1 while the server's circuit breaker is open", labels);
 }
 
 }  // namespace ibid

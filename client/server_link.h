@@ -1,5 +1,5 @@
-// ServerLink: one cache server as the client sees it. It keeps a session and the namespaces open, opens them again when the
-// server comes back as another incarnation, and says at once, without a call, when the server is not worth one.
+// ServerLink: one cache server as the client sees it. It keeps a session and the namespaces open, opens them again when
+// the server comes back as another incarnation, and says at once, without a call, when the server is not worth one.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace ibid {
 
-// Between two lines of IBID_LOG_EVERY at one place. The macro uses its first argument inside of std::chrono:: too, so it takes
-// no other name.
+// Between two lines of IBID_LOG_EVERY at one place. The macro uses its first argument inside of std::chrono:: too, so
+// it takes no other name.
 inline constexpr int64_t seconds = 5;
 
 enum class CallKind : uint8_t { kOpenNamespace, kMatch, kOffer, kFetch, kPublish, kDrop, kStats };
@@ -53,23 +53,25 @@ class ServerLink {
   absl::Status OpenNamespace(uint32_t index, const NamespaceSpec& spec, uint64_t payload_bytes, absl::Time deadline);
 
   // Runs `attempt` with a usable session in which namespace `index` is open, and tells breaker and metrics of its end.
-  // FailedPrecondition means to the server an unknown session or namespace: they are opened again and `attempt` runs once
-  // more, as it does after Unavailable (not for kFetch: its leases would be void).
-  // Errors: those of `attempt`; Unavailable at once when the server is away, or the breaker open, or the namespace refused.
+  // FailedPrecondition means to the server an unknown session or namespace: they are opened again and `attempt` runs
+  // once more, as it does after Unavailable (not for kFetch: its leases would be void). Errors: those of `attempt`;
+  // Unavailable at once when the server is away, or the breaker open, or the namespace refused.
   absl::Status Call(CallKind kind, uint32_t index, absl::Time deadline,
                     const std::function<absl::Status(const LinkCall&)>& attempt);
 
-  // The same for calls that name no open namespace: one attempt, and what fails is not opened again. The second kind looks
-  // past the breaker.
-  absl::Status CallOnce(CallKind kind, absl::Time deadline, const std::function<absl::Status(const LinkCall&)>& attempt);
-  absl::Status CallServer(CallKind kind, absl::Time deadline, const std::function<absl::Status(const LinkCall&)>& attempt);
+  // The same for calls that name no open namespace: one attempt, and what fails is not opened again. The second kind
+  // looks past the breaker.
+  absl::Status CallOnce(CallKind kind, absl::Time deadline,
+                        const std::function<absl::Status(const LinkCall&)>& attempt);
+  absl::Status CallServer(CallKind kind, absl::Time deadline,
+                          const std::function<absl::Status(const LinkCall&)>& attempt);
 
-  // To be called with the incarnation of each reply. FailedPrecondition when it is not that of `call`'s session: the link
-  // then opens everything again.
+  // To be called with the incarnation of each reply. FailedPrecondition when it is not that of `call`'s session: the
+  // link then opens everything again.
   absl::Status CheckIncarnation(const LinkCall& call, uint64_t incarnation);
 
-  // A Match with a lease got no answer: the server may hold a lease whose name nobody knows, and each heartbeat renews it. After
-  // some of these the session is opened again, which frees them, and all others.
+  // A Match with a lease got no answer: the server may hold a lease whose name nobody knows, and each heartbeat renews
+  // it. After some of these the session is opened again, which frees them, and all others.
   void NoteLostLease(const LinkCall& call);
 
  private:
@@ -122,7 +124,7 @@ class ServerLink {
   State state_ IBID_GUARDED_BY(mutex_) = State::kFirstAttempt;
   std::shared_ptr<CacheChannel> channel_ IBID_GUARDED_BY(mutex_);
   std::shared_ptr<CacheSession> session_ IBID_GUARDED_BY(mutex_);  // null unless kUp
-  uint64_t epoch_ IBID_GUARDED_BY(mutex_) = 0;  // of session_
+  uint64_t epoch_ IBID_GUARDED_BY(mutex_) = 0;                     // of session_
   bool is_reopen_wanted_ IBID_GUARDED_BY(mutex_) = false;
   uint32_t lost_leases_count_ IBID_GUARDED_BY(mutex_) = 0;  // of session_
   absl::Time reopened_at_ IBID_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -31,13 +31,14 @@ function(ibid_program name)
   target_link_libraries(${name} PRIVATE ibid_flags ${ARG_LIBS})
 endfunction()
 
-# ibid_test(name SOURCES ... LIBS ... [LABEL unit] [TIMEOUT seconds] [ARGS ...] [SANITIZED]): one ctest entry a program.
+# ibid_test(name SOURCES ... LIBS ... [LABEL unit] [TIMEOUT seconds] [ARGS ...] [SANITIZED | ASAN]): one ctest
+# entry a program.
 # Labels are the kinds of CONTRIBUTING.md: unit, equivalence, golden, integration, simulation, fault, fuzz, parity.
-# SANITIZED: it also belongs to the targets tsan_tests and asan_tests and carries both labels.
+# SANITIZED: it also belongs to the targets tsan_tests and asan_tests and carries both labels; ASAN: to asan_tests only.
 add_custom_target(tsan_tests)
 add_custom_target(asan_tests)
 function(ibid_test name)
-  cmake_parse_arguments(ARG "SANITIZED" "LABEL;TIMEOUT" "SOURCES;LIBS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "SANITIZED;ASAN" "LABEL;TIMEOUT" "SOURCES;LIBS;ARGS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
@@ -55,8 +56,11 @@ function(ibid_test name)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   if(ARG_SANITIZED)
     add_dependencies(tsan_tests ${name})
+    list(APPEND ARG_LABEL tsan)
+  endif()
+  if(ARG_SANITIZED OR ARG_ASAN)
     add_dependencies(asan_tests ${name})
-    list(APPEND ARG_LABEL tsan asan)
+    list(APPEND ARG_LABEL asan)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
   if(IBID_SANITIZER STREQUAL "thread")

@@ -12,26 +12,28 @@
 #include "core/mutex.h"
 #include "ibid/v1/inference.grpc.pb.h"
 #include "transport/status_conversion.h"
-#include "worker/inference_messages.h"
+#include "worker/inference_service_messages.h"
 
 namespace ibid {
 namespace {
 
 using ParseRequest = std::function<absl::StatusOr<GenerateRequest>()>;
 
-// One request between gRPC and the engine: submits it, and gives what its stream brings to `OnItem`, one item at a time, on
-// the service's threads. Kept alive by what may still call it: the stream's listener, queued work, and the reactor.
+// One request between gRPC and the engine: submits it, and gives what its stream brings to
+// `OnItem`, one item at a time, on the service's threads. Kept alive by what may still call it: the
+// stream's listener, queued work, and the reactor.
 class RunningCall : public std::enable_shared_from_this<RunningCall> {
  public:
-  RunningCall(Engine* engine, Executor* executor) : engine_(engine), executor_(executor), arrived_(clock_.Now()) {}
+  RunningCall(Engine* engine, Executor* executor)
+      : engine_(engine), executor_(executor), arrived_(clock_.Now()) {}
   virtual ~RunningCall() = default;
 
   // Does not block. Ends with OnItem or OnRefused, sooner or later.
   void Start(ParseRequest parse) {
-    const bool is_queued = executor_->TrySubmit([self = shared_from_this(), parse = std::move(parse)] {
-      self->Submit(parse);
-    });
-    if (!is_queued) OnRefused(absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max"));
+    const bool is_queued = executor_->TrySubmit(
+        [self = shared_from_this(), parse = std::move(parse)] { self->Submit(parse); });
+    if (!is_queued)
+      OnRefused(absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max"));
   }
 
   void Cancel() {
@@ -45,7 +47,8 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   }
 
  protected:
-  // The item that has the finish is the last call. After each call ContinueReading, when the item is dealt with.
+  // The item that has the finish is the last call. After each call ContinueReading, when the item
+  // is dealt with.
   virtual void OnItem(StreamItem item) = 0;
   virtual void OnRefused(const absl::Status& status) = 0;
   // A request that was accepted: before its first item.
@@ -94,7 +97,8 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       is_reading_ = true;
     }
     // With a full queue the engine's thread does the writing: slower, but nothing is lost.
-    if (!executor_->TrySubmit([self = shared_from_this()] { self->ContinueReading(); })) ContinueReading();
+    if (!executor_->TrySubmit([self = shared_from_this()] { self->ContinueReading(); }))
+      ContinueReading();
   }
 
   std::shared_ptr<TokenStream> stream() {
@@ -114,7 +118,8 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 };
 
 // Generate and Decode.
-class StreamingCall final : public RunningCall, public grpc::ServerWriteReactor<v1::GenerateResponse> {
+class StreamingCall final : public RunningCall,
+                            public grpc::ServerWriteReactor<v1::GenerateResponse> {
  public:
   using RunningCall::RunningCall;
   // gRPC holds the reactor until OnDone.
@@ -122,7 +127,9 @@ class StreamingCall final : public RunningCall, public grpc::ServerWriteReactor<
 
   void OnItem(StreamItem item) override {
     const bool is_last = item.finish.has_value();
-    if (is_last && !item.finish->status.ok()) return grpc::ServerWriteReactor<v1::GenerateResponse>::Finish(ToGrpcStatus(item.finish->status));
+    if (is_last && !item.finish->status.ok())
+      return grpc::ServerWriteReactor<v1::GenerateResponse>::Finish(
+          ToGrpcStatus(item.finish->status));
     response_.Clear();
     FillResponse(item, &response_);
     if (is_last) {
@@ -134,7 +141,8 @@ class StreamingCall final : public RunningCall, public grpc::ServerWriteReactor<
   void OnRefused(const absl::Status& status) override {
     grpc::ServerWriteReactor<v1::GenerateResponse>::Finish(ToGrpcStatus(status));
   }
-  // A failed write means that the client is gone: OnCancel says so, too, and the finish ends the call.
+  // A failed write means that the client is gone: OnCancel says so, too, and the finish ends the
+  // call.
   void OnWriteDone(bool ok) override { ContinueReading(); }
   void OnCancel() override { Cancel(); }
   void OnDone() override { self_.reset(); }
@@ -157,7 +165,8 @@ class PrefillCall final : public RunningCall, public grpc::ServerUnaryReactor {
     if (!item.tokens.empty()) response_->set_first_token(item.tokens.front());
     if (!item.finish.has_value()) return ContinueReading();
     const struct Finish& finish = *item.finish;
-    if (finish.reason == FinishReason::kCancelled) return grpc::ServerUnaryReactor::Finish(grpc::Status::CANCELLED);
+    if (finish.reason == FinishReason::kCancelled)
+      return grpc::ServerUnaryReactor::Finish(grpc::Status::CANCELLED);
     for (const BlockKey& key : finish.chain) {
       const absl::string_view bytes = DigestBytes(key.digest);
       response_->mutable_chain_keys()->append(bytes.data(), bytes.size());
@@ -168,7 +177,9 @@ class PrefillCall final : public RunningCall, public grpc::ServerUnaryReactor {
     FillUsage(finish.usage, response_->mutable_usage());
     grpc::ServerUnaryReactor::Finish(ToGrpcStatus(finish.status));
   }
-  void OnRefused(const absl::Status& status) override { grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status)); }
+  void OnRefused(const absl::Status& status) override {
+    grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
+  }
   void OnCancel() override { Cancel(); }
   void OnDone() override { self_.reset(); }
 
@@ -190,22 +201,24 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
   }
 
   // gRPC keeps `request` and `response` until the reactor is done.
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext*,
-                                                           const v1::GenerateRequest* request) override {
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext*, const v1::GenerateRequest* request) override {
     return Stream([this, request] { return ToGenerateRequest(*request, tokenizer_); });
   }
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Decode(grpc::CallbackServerContext*,
-                                                         const v1::DecodeRequest* request) override {
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Decode(
+      grpc::CallbackServerContext*, const v1::DecodeRequest* request) override {
     return Stream([request] { return ToDecodeRequest(*request); });
   }
-  grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext*, const v1::GenerateRequest* request,
+  grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext*,
+                                    const v1::GenerateRequest* request,
                                     v1::PrefillResponse* response) override {
     auto call = std::make_shared<PrefillCall>(engine_, &executor_, response);
     call->HoldUntilDone();
     call->Start([this, request] { return ToPrefillRequest(*request, tokenizer_); });
     return call.get();
   }
-  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context, const v1::GetWorkerStatsRequest*,
+  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
+                                     const v1::GetWorkerStatsRequest*,
                                      v1::GetWorkerStatsResponse* response) override {
     FillStats(*engine_, response);
     response->set_version(options_.version);
@@ -213,17 +226,19 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const bool is_queued = executor_.TrySubmit([this, request, response, reactor] {
-      const absl::StatusOr<std::vector<uint32_t>> tokens = TokenizePrompt(request->text(), tokenizer_);
+      const absl::StatusOr<std::vector<uint32_t>> tokens =
+          TokenizePrompt(request->text(), tokenizer_);
       if (tokens.ok()) response->mutable_token_ids()->Add(tokens->begin(), tokens->end());
       reactor->Finish(ToGrpcStatus(tokens.status()));
     });
     if (!is_queued) {
-      reactor->Finish(
-          ToGrpcStatus(absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max")));
+      reactor->Finish(ToGrpcStatus(
+          absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max")));
     }
     return reactor;
   }
@@ -242,7 +257,8 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
   Executor executor_;
 };
 
-InferenceService::InferenceService(Engine* engine, const Tokenizer* tokenizer, InferenceServiceOptions options)
+InferenceService::InferenceService(Engine* engine, const Tokenizer* tokenizer,
+                                   InferenceServiceOptions options)
     : impl_(std::make_unique<Impl>(engine, tokenizer, std::move(options))) {}
 
 InferenceService::~InferenceService() = default;

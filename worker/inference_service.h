@@ -1,8 +1,9 @@
 // InferenceService answers ibid.v1.InferenceService from an Engine.
 //
-// Thread safety: thread-safe. Tokenizing and writing run on threads of its own; gRPC's and the engine's are never blocked,
-// by a slow client least of all. A client that goes away cancels its request.
-// Ownership: engine and tokenizer must outlive the service, the service the server that it is registered with.
+// Thread safety: thread-safe. Tokenizing and writing run on threads of its own; gRPC's and the
+// engine's are never blocked, by a slow client least of all. A client that goes away cancels its
+// request. Ownership: engine and tokenizer must outlive the service, the service the server that it
+// is registered with.
 #pragma once
 
 #include <grpcpp/impl/codegen/service_type.h>

@@ -1,4 +1,5 @@
-// ibid-worker: one model, served by gRPC, with its KV in a store. Construction order is lifetime order, top to bottom.
+// ibid-worker: one model, served by gRPC, with its KV in a store. Construction order is lifetime
+// order, top to bottom.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -36,10 +37,12 @@ absl::Status WritePortFile(const std::string& path, int port) {
   {
     std::ofstream file(unfinished);
     file << "{\"port\":" << port << "}\n";
-    if (!file.flush()) return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", unfinished));
+    if (!file.flush())
+      return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", unfinished));
   }
   if (std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("--port_file: cannot rename ", unfinished, " to ", path));
+    return absl::UnavailableError(
+        absl::StrCat("--port_file: cannot rename ", unfinished, " to ", path));
   }
   return absl::OkStatus();
 }
@@ -53,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
 
 absl::Status RunWorker(const WorkerOptions& options, const sigset_t& stop_signals) {
   MetricsRegistry metrics;
-  IBID_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(options.model, options.ToModelOptions()));
+  IBID_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                        Model::Load(options.model, options.ToModelOptions()));
   IBID_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(options.model));
   std::unique_ptr<Client> store;
   if (!options.servers.empty()) {
@@ -63,22 +67,26 @@ absl::Status RunWorker(const WorkerOptions& options, const sigset_t& stop_signal
   }
   EngineOptions engine_options = options.ToEngineOptions(model->layout());
   engine_options.metrics = &metrics;
-  IBID_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                        Engine::Start(engine_options, std::move(model), tokenizer.get(), store.get()));
+  IBID_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      Engine::Start(engine_options, std::move(model), tokenizer.get(), store.get()));
   InferenceService service(engine.get(), tokenizer.get(), {.version = IBID_VERSION});
 
   ServerSetup setup;
   setup.listen = options.listen;
   setup.tls = {options.tls_cert, options.tls_key, options.tls_ca};
   grpc::Service* const services[] = {&service.grpc_service()};
-  IBID_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server, GrpcServer::Start(setup, services));
+  IBID_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
+                        GrpcServer::Start(setup, services));
   IBID_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
-  IBID_LOG(info, "serving {} on port {}: {} pages of {} tokens, store {}", options.model, server->port(),
-           engine_options.pages_count, options.block_tokens, options.servers.empty() ? "none" : options.servers);
+  IBID_LOG(info, "serving {} on port {}: {} pages of {} tokens, store {}", options.model,
+           server->port(), engine_options.pages_count, options.block_tokens,
+           options.servers.empty() ? "none" : options.servers);
 
   int signal = 0;
   sigwait(&stop_signals, &signal);
-  IBID_LOG(info, "signal {}: finishing what runs, for at most {}", signal, absl::FormatDuration(options.shutdown_timeout));
+  IBID_LOG(info, "signal {}: finishing what runs, for at most {}", signal,
+           absl::FormatDuration(options.shutdown_timeout));
   server->SetServing(false);
   const bool is_drained = engine->Drain(options.shutdown_timeout);
   server->Shutdown(absl::Seconds(1));
@@ -88,7 +96,8 @@ absl::Status RunWorker(const WorkerOptions& options, const sigset_t& stop_signal
 
 int Main(int argc, char** argv) {
   const sigset_t stop_signals = BlockStopSignals();
-  const absl::StatusOr<WorkerCommand> command = ParseWorkerFlags(std::vector<std::string>(argv + 1, argv + argc));
+  const absl::StatusOr<WorkerCommand> command =
+      ParseWorkerFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (!command.ok()) {
     std::fprintf(stderr, "ibid-worker: %s\n", std::string(command.status().message()).c_str());
     return kUsageExitCode;

@@ -13,14 +13,19 @@
 #include "core/check.h"
 #include "worker/worker_options.h"
 
-ABSL_FLAG(std::string, model, "", "folder of a Hugging Face model: config.json, *.safetensors, tokenizer.json");
-ABSL_FLAG(std::string, listen, "127.0.0.1:7080", "host:port of the gRPC port; port 0: any free one");
-ABSL_FLAG(std::string, port_file, "", "file that the port is written to, as JSON, once the worker serves");
-ABSL_FLAG(std::string, servers, "", "cache servers, host:port with commas between; empty: no store");
+ABSL_FLAG(std::string, model, "",
+          "folder of a Hugging Face model: config.json, *.safetensors, tokenizer.json");
+ABSL_FLAG(std::string, listen, "127.0.0.1:7080",
+          "host:port of the gRPC port; port 0: any free one");
+ABSL_FLAG(std::string, port_file, "",
+          "file that the port is written to, as JSON, once the worker serves");
+ABSL_FLAG(std::string, servers, "",
+          "cache servers, host:port with commas between; empty: no store");
 ABSL_FLAG(std::string, kv_dtype, "bf16", "number format of KV: bf16, f32");
 ABSL_FLAG(std::string, compute, "auto", "number format of products: auto, f32, bf16");
 ABSL_FLAG(uint32_t, block_tokens, 16, "tokens of a block; workers share KV only with the same");
-ABSL_FLAG(uint32_t, pages, 0, "blocks of KV that this worker holds; 0: as many as kv_bytes_max has room for");
+ABSL_FLAG(uint32_t, pages, 0,
+          "blocks of KV that this worker holds; 0: as many as kv_bytes_max has room for");
 ABSL_FLAG(std::string, kv_bytes_max, "1GiB", "memory for KV, as 512MiB or 4GiB");
 ABSL_FLAG(uint32_t, threads, 0, "threads of the model; 0: one per hardware thread");
 ABSL_FLAG(uint32_t, max_batch_tokens, 512, "tokens of one step");
@@ -30,15 +35,20 @@ ABSL_FLAG(uint32_t, max_prompt_tokens, 1u << 20, "tokens of one prompt");
 ABSL_FLAG(uint32_t, max_output_tokens, 1u << 16, "tokens of one output");
 ABSL_FLAG(bool, publish, true, "publish computed blocks to the store");
 ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(2), "for a connection to a cache server");
-ABSL_FLAG(absl::Duration, match_timeout, absl::Milliseconds(500), "for one match; then the prompt is computed");
-ABSL_FLAG(absl::Duration, fetch_timeout, absl::Seconds(5), "for the store in all; then the rest is computed");
+ABSL_FLAG(absl::Duration, match_timeout, absl::Milliseconds(500),
+          "for one match; then the prompt is computed");
+ABSL_FLAG(absl::Duration, fetch_timeout, absl::Seconds(5),
+          "for the store in all; then the rest is computed");
 ABSL_FLAG(absl::Duration, publish_timeout, absl::Seconds(10), "for one publication");
-ABSL_FLAG(absl::Duration, shutdown_timeout, absl::Seconds(10), "for running requests after SIGTERM or SIGINT");
+ABSL_FLAG(absl::Duration, shutdown_timeout, absl::Seconds(10),
+          "for running requests after SIGTERM or SIGINT");
 ABSL_FLAG(std::string, tls_cert, "", "PEM certificate of this worker's port");
 ABSL_FLAG(std::string, tls_key, "", "its PEM key");
 ABSL_FLAG(std::string, tls_ca, "", "PEM authority that clients' certificates must be signed by");
-ABSL_FLAG(std::string, store_tls_ca, "", "PEM authority that signed the cache servers' certificates");
-ABSL_FLAG(std::string, store_tls_cert, "", "PEM certificate of this worker towards the cache servers");
+ABSL_FLAG(std::string, store_tls_ca, "",
+          "PEM authority that signed the cache servers' certificates");
+ABSL_FLAG(std::string, store_tls_cert, "",
+          "PEM certificate of this worker towards the cache servers");
 ABSL_FLAG(std::string, store_tls_key, "", "its PEM key");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn, error, off");
 
@@ -51,7 +61,9 @@ absl::Status Usage(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(problem, " (--help lists the flags)"));
 }
 
-bool IsOurs(const absl::CommandLineFlag& flag) { return absl::EndsWith(flag.Filename(), "worker/worker_flags.cc"); }
+bool IsOurs(const absl::CommandLineFlag& flag) {
+  return absl::EndsWith(flag.Filename(), "worker/worker_flags.cc");
+}
 
 absl::CommandLineFlag* Find(absl::string_view name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -59,7 +71,8 @@ absl::CommandLineFlag* Find(absl::string_view name) {
 }
 
 std::string HelpText() {
-  std::string text = "ibid-worker: serves a language model, and keeps its KV cache in a store of cache servers.\n";
+  std::string text =
+      "ibid-worker: serves a language model, and keeps its KV cache in a store of cache servers.\n";
   std::map<std::string, std::string> lines;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (!IsOurs(*flag)) continue;
@@ -89,7 +102,9 @@ class FlagReader {
         asked_for_ = std::string(name);
         continue;
       }
-      const auto is_switch = [](absl::CommandLineFlag* flag) { return flag != nullptr && flag->IsOfType<bool>(); };
+      const auto is_switch = [](absl::CommandLineFlag* flag) {
+        return flag != nullptr && flag->IsOfType<bool>();
+      };
       if (is_switch(Find(name))) {
         IBID_RETURN_IF_ERROR(Set(name, "true", depth));
       } else if (absl::StartsWith(name, "no") && is_switch(Find(name.substr(2)))) {
@@ -97,8 +112,9 @@ class FlagReader {
       } else if (i + 1 < arguments.size()) {
         IBID_RETURN_IF_ERROR(Set(name, arguments[++i], depth));
       } else {
-        return Find(name) == nullptr ? Usage(absl::StrCat("unknown flag --", name))
-                                     : Usage(absl::StrCat("--", name, " has no value: use --", name, "=..."));
+        return Find(name) == nullptr
+                   ? Usage(absl::StrCat("unknown flag --", name))
+                   : Usage(absl::StrCat("--", name, " has no value: use --", name, "=..."));
       }
     }
     return absl::OkStatus();
@@ -113,12 +129,14 @@ class FlagReader {
     if (flag == nullptr) return Usage(absl::StrCat("unknown flag --", name));
     std::string error;
     if (flag->ParseFrom(value, &error)) return absl::OkStatus();
-    return Usage(absl::StrCat("--", name, "=", value, ": not a value of this flag, whose default is ",
+    return Usage(absl::StrCat("--", name, "=", value,
+                              ": not a value of this flag, whose default is ",
                               flag->DefaultValue().empty() ? "empty" : flag->DefaultValue()));
   }
 
   absl::Status ReadFile(const std::string& path, int depth) {
-    if (depth > kFlagFilesDepthMax) return Usage(absl::StrCat("--flagfile=", path, ": too many files inside of files"));
+    if (depth > kFlagFilesDepthMax)
+      return Usage(absl::StrCat("--flagfile=", path, ": too many files inside of files"));
     std::ifstream file(path);
     if (!file) return Usage(absl::StrCat("--flagfile=", path, ": cannot be read"));
     std::vector<std::string> arguments;

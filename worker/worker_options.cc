@@ -23,7 +23,8 @@ absl::Status Wrong(absl::string_view flag, absl::string_view value, absl::string
   return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", remedy));
 }
 
-absl::Status CheckOneOf(absl::string_view flag, absl::string_view value, const std::vector<std::string>& accepted) {
+absl::Status CheckOneOf(absl::string_view flag, absl::string_view value,
+                        const std::vector<std::string>& accepted) {
   for (const std::string& one : accepted) {
     if (one == value) return absl::OkStatus();
   }
@@ -45,8 +46,8 @@ absl::Status CheckTimeout(absl::string_view flag, absl::Duration value) {
 absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
-  if (colon != absl::string_view::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) &&
-      port < 65'536) {
+  if (colon != absl::string_view::npos && colon > 0 &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port < 65'536) {
     return absl::OkStatus();
   }
   return Wrong(flag, address, "use host:port, as 127.0.0.1:7080");
@@ -74,7 +75,8 @@ absl::StatusOr<uint64_t> ParseMemorySize(absl::string_view text) {
 }
 
 absl::Status WorkerOptions::Validate() const {
-  if (model.empty()) return absl::InvalidArgumentError("--model is missing: give the folder of a model");
+  if (model.empty())
+    return absl::InvalidArgumentError("--model is missing: give the folder of a model");
   IBID_RETURN_IF_ERROR(CheckAddress("listen", listen));
   if (!servers.empty()) {
     for (const absl::string_view server : absl::StrSplit(servers, ',')) {
@@ -83,7 +85,8 @@ absl::Status WorkerOptions::Validate() const {
   }
   IBID_RETURN_IF_ERROR(CheckOneOf("kv_dtype", kv_dtype, {"bf16", "f32"}));
   IBID_RETURN_IF_ERROR(CheckOneOf("compute", compute, {"auto", "f32", "bf16"}));
-  IBID_RETURN_IF_ERROR(CheckOneOf("log_level", log_level, {"debug", "info", "warn", "error", "off"}));
+  IBID_RETURN_IF_ERROR(
+      CheckOneOf("log_level", log_level, {"debug", "info", "warn", "error", "off"}));
   IBID_RETURN_IF_ERROR(CheckRange("block_tokens", block_tokens, 1, kBlockTokensMax));
   IBID_RETURN_IF_ERROR(CheckRange("threads", threads, 0, kBackendThreadsMax));
   if (const auto bytes = ParseMemorySize(kv_bytes_max); !bytes.ok()) {
@@ -94,15 +97,16 @@ absl::Status WorkerOptions::Validate() const {
   IBID_RETURN_IF_ERROR(CheckRange("max_prompt_tokens", max_prompt_tokens, 1, UINT32_MAX));
   IBID_RETURN_IF_ERROR(CheckRange("max_output_tokens", max_output_tokens, 1, UINT32_MAX));
   // Fewer would let requests that decode keep prompts waiting for ever.
-  IBID_RETURN_IF_ERROR(
-      CheckRange("max_batch_tokens", max_batch_tokens, uint64_t{max_running_requests} + 1, kStepTokensMax));
+  IBID_RETURN_IF_ERROR(CheckRange("max_batch_tokens", max_batch_tokens,
+                                  uint64_t{max_running_requests} + 1, kStepTokensMax));
   IBID_RETURN_IF_ERROR(CheckTimeout("connect_timeout", connect_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("match_timeout", match_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("fetch_timeout", fetch_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("publish_timeout", publish_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("shutdown_timeout", shutdown_timeout));
   if (tls_cert.empty() != tls_key.empty()) {
-    return absl::InvalidArgumentError("--tls_cert and --tls_key belong together: give both or neither");
+    return absl::InvalidArgumentError(
+        "--tls_cert and --tls_key belong together: give both or neither");
   }
   if (store_tls_cert.empty() != store_tls_key.empty()) {
     return absl::InvalidArgumentError(
@@ -122,7 +126,9 @@ ModelOptions WorkerOptions::ToModelOptions() const {
 
 EngineOptions WorkerOptions::ToEngineOptions(const KvLayout& layout) const {
   EngineOptions result;
-  result.pages_count = pages > 0 ? pages : std::max<size_t>(1, *ParseMemorySize(kv_bytes_max) / layout.PayloadBytes());
+  result.pages_count =
+      pages > 0 ? pages
+                : std::max<size_t>(1, *ParseMemorySize(kv_bytes_max) / layout.PayloadBytes());
   result.max_batch_tokens = max_batch_tokens;
   result.max_running_requests = max_running_requests;
   result.max_waiting_requests = max_waiting_requests;

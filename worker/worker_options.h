@@ -17,28 +17,28 @@
 namespace ibid {
 
 struct WorkerOptions {
-  std::string model;                        // folder of a Hugging Face model; required
-  std::string listen = "127.0.0.1:7080";    // host:port; port 0: any free one
-  std::string port_file;                    // where the port goes, as {"port":7080}; empty: nowhere
-  std::string servers;                      // cache servers, host:port with commas between; empty: no store
-  std::string kv_dtype = "bf16";            // bf16, f32
-  std::string compute = "auto";             // auto, f32, bf16
+  std::string model;                      // folder of a Hugging Face model; required
+  std::string listen = "127.0.0.1:7080";  // host:port; port 0: any free one
+  std::string port_file;                  // where the port goes, as {"port":7080}; empty: nowhere
+  std::string servers;            // cache servers, host:port with commas between; empty: no store
+  std::string kv_dtype = "bf16";  // bf16, f32
+  std::string compute = "auto";   // auto, f32, bf16
   uint32_t block_tokens = 16;
-  uint32_t pages = 0;                       // blocks of KV held by this worker; 0: as many as kv_bytes_max has room for
-  std::string kv_bytes_max = "1GiB";        // memory for them
-  uint32_t threads = 0;                     // of the model; 0: one per hardware thread
+  uint32_t pages = 0;  // blocks of KV held by this worker; 0: as many as kv_bytes_max has room for
+  std::string kv_bytes_max = "1GiB";  // memory for them
+  uint32_t threads = 0;               // of the model; 0: one per hardware thread
   uint32_t max_batch_tokens = 512;
   uint32_t max_running_requests = 64;
   uint32_t max_waiting_requests = 256;
   uint32_t max_prompt_tokens = 1u << 20;
   uint32_t max_output_tokens = 1u << 16;
-  bool publish = true;                      // false: nothing that this worker computes goes to the store
+  bool publish = true;  // false: nothing that this worker computes goes to the store
   absl::Duration connect_timeout = absl::Seconds(2);
   absl::Duration match_timeout = absl::Milliseconds(500);
   absl::Duration fetch_timeout = absl::Seconds(5);
   absl::Duration publish_timeout = absl::Seconds(10);
-  absl::Duration shutdown_timeout = absl::Seconds(10);  // for running requests, after SIGTERM
-  std::string tls_cert, tls_key, tls_ca;  // of this worker's port
+  absl::Duration shutdown_timeout = absl::Seconds(10);      // for running requests, after SIGTERM
+  std::string tls_cert, tls_key, tls_ca;                    // of this worker's port
   std::string store_tls_ca, store_tls_cert, store_tls_key;  // towards the cache servers
   std::string log_level = "info";
 
@@ -61,8 +61,9 @@ struct WorkerCommand {
   std::string text;       // kPrint: the answer to --help or --version
 };
 
-// Reads --name=value, --name value, --switch, --noswitch and --flagfile=path (a flag a line, # starts a comment).
-// Errors: InvalidArgument: one line that says what to change. Called from one thread.
+// Reads --name=value, --name value, --switch, --noswitch and --flagfile=path (a flag a line, #
+// starts a comment). Errors: InvalidArgument: one line that says what to change. Called from one
+// thread.
 absl::StatusOr<WorkerCommand> ParseWorkerFlags(const std::vector<std::string>& arguments);
 
 }  // namespace ibid

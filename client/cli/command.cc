@@ -40,7 +40,8 @@ std::string FlagLine(absl::string_view name) {
   IBID_CHECK(flag != nullptr) << name;
   const std::string value = flag->DefaultValue();
   const bool is_silent = value.empty() || value == "false" || (name == "timeout");
-  return absl::StrFormat("  --%-16s %s%s\n", WordOf(name), flag->Help(), is_silent ? "" : absl::StrCat(" (", value, ")"));
+  return absl::StrFormat("  --%-16s %s%s\n", WordOf(name), flag->Help(),
+                         is_silent ? "" : absl::StrCat(" (", value, ")"));
 }
 
 std::string Addresses() { return absl::StrJoin(absl::GetFlag(FLAGS_servers), ","); }
@@ -72,11 +73,13 @@ absl::Status ParseFlags(const Command& command, const std::vector<std::string>& 
       }
     }
     if (flag == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, "; `ibid ", command.name, " --help` lists them"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag --", name, "; `ibid ", command.name, " --help` lists them"));
     }
     std::string error;
     if (!flag->ParseFrom(value, &error)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, " is no value of this flag: ", flag->Help()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, "=", value, " is no value of this flag: ", flag->Help()));
     }
     GivenFlags().insert(std::string(flag->Name()));
   }
@@ -98,7 +101,9 @@ std::string CommandHelp(const Command& command) {
 }
 
 std::string ProgramHelp(const std::vector<const Command*>& commands) {
-  std::string text = "ibid asks and commands a store of KV blocks, and the workers that use it.\n\n  ibid COMMAND [--flag=value ...]\n\n";
+  std::string text =
+      "ibid asks and commands a store of KV blocks, and the workers that use it.\n\n  ibid COMMAND [--flag=value "
+      "...]\n\n";
   for (const Command* command : commands) absl::StrAppendFormat(&text, "  %-10s %s\n", command->name, command->summary);
   absl::StrAppend(&text, "\n`ibid COMMAND --help` explains one of them.\n");
   return text;
@@ -138,19 +143,23 @@ int FailUsage(const Command& command, absl::string_view text) {
 }
 
 int FailServers(const Command& command) {
-  absl::FPrintF(stderr, "ibid %s: no cache server answers at %s. Is ibid-server running there? --servers=host:port,... names others.\n",
-                command.name, Addresses());
+  absl::FPrintF(
+      stderr,
+      "ibid %s: no cache server answers at %s. Is ibid-server running there? --servers=host:port,... names others.\n",
+      command.name, Addresses());
   return kExitUnreachable;
 }
 
 int FailWorker(const Command& command, absl::string_view what, absl::string_view address, const absl::Status& status) {
   if (absl::IsUnavailable(status)) {
-    absl::FPrintF(stderr, "ibid %s: no worker answers at %s. Is ibid-worker running there? --worker=host:port names another.\n",
+    absl::FPrintF(stderr,
+                  "ibid %s: no worker answers at %s. Is ibid-worker running there? --worker=host:port names another.\n",
                   command.name, address);
     return kExitUnreachable;
   }
   if (absl::IsDeadlineExceeded(status)) {
-    absl::FPrintF(stderr, "ibid %s: the worker at %s did not finish in time; --timeout=... gives it more.\n", command.name, address);
+    absl::FPrintF(stderr, "ibid %s: the worker at %s did not finish in time; --timeout=... gives it more.\n",
+                  command.name, address);
     return kExitUnreachable;
   }
   absl::FPrintF(stderr, "ibid %s: %s: the worker at %s: %s\n", command.name, what, address, status.message());
@@ -174,7 +183,8 @@ absl::StatusOr<std::vector<BlockKey>> ParseKeys(absl::string_view text) {
   std::vector<BlockKey> keys;
   for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const absl::StatusOr<Digest> digest = DigestFromHex(piece);
-    if (!digest.ok()) return absl::InvalidArgumentError(absl::StrCat("--keys: '", piece, "' has not 64 hexadecimal digits"));
+    if (!digest.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--keys: '", piece, "' has not 64 hexadecimal digits"));
     keys.push_back(BlockKey{*digest});
   }
   if (keys.empty()) return absl::InvalidArgumentError("--keys: no key");

@@ -24,16 +24,16 @@ enum ExitCode : int {
 
 struct Command {
   const char* name;
-  const char* summary;              // one line
-  const char* help;                 // what it does, and an example
-  std::vector<const char*> flags;   // besides those of every command
+  const char* summary;             // one line
+  const char* help;                // what it does, and an example
+  std::vector<const char*> flags;  // besides those of every command
   int (*run)(const Command& command);
 };
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand;
 
-// Sets the flags from `arguments` (what follows the command's name). Accepts --name=value, --name value, and --name and --noname
-// for a bool. Errors: InvalidArgument with the line to show.
+// Sets the flags from `arguments` (what follows the command's name). Accepts --name=value, --name value, and --name and
+// --noname for a bool. Errors: InvalidArgument with the line to show.
 absl::Status ParseFlags(const Command& command, const std::vector<std::string>& arguments);
 // The flag was on the command line.
 bool IsGiven(absl::string_view flag);

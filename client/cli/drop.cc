@@ -50,9 +50,12 @@ int RunDrop(const Command& command) {
 }  // namespace
 
 const Command kDropCommand = {
-    "drop", "remove blocks from all tiers of all servers",
-    "Removes the blocks with the given keys, or all of a namespace, or everything. Blocks in use are invisible at once and freed\n"
+    "drop",
+    "remove blocks from all tiers of all servers",
+    "Removes the blocks with the given keys, or all of a namespace, or everything. Blocks in use are invisible at once "
+    "and freed\n"
     "when they are used no more.\n\n  ibid drop --namespace=697e...\n  ibid drop --everything --yes\n",
-    {"name_space", "keys", "everything", "yes"}, RunDrop};
+    {"name_space", "keys", "everything", "yes"},
+    RunDrop};
 
 }  // namespace ibid::cli

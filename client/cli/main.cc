@@ -14,7 +14,8 @@ namespace {
 bool IsHelp(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 int Main(const std::vector<std::string>& words) {
-  const std::vector<const Command*> commands = {&kStatusCommand, &kStatsCommand, &kMatchCommand, &kGenerateCommand, &kDropCommand};
+  const std::vector<const Command*> commands = {&kStatusCommand, &kStatsCommand, &kMatchCommand, &kGenerateCommand,
+                                                &kDropCommand};
   if (words.empty()) {
     std::fputs(ProgramHelp(commands).c_str(), stderr);
     return kExitUsage;
@@ -32,7 +33,8 @@ int Main(const std::vector<std::string>& words) {
         return kExitOk;
       }
     }
-    if (const absl::Status status = ParseFlags(*command, arguments); !status.ok()) return FailUsage(*command, status.message());
+    if (const absl::Status status = ParseFlags(*command, arguments); !status.ok())
+      return FailUsage(*command, status.message());
     if (const absl::Status status = InitLog("ibid", absl::GetFlag(FLAGS_log_level)); !status.ok()) {
       return FailUsage(*command, status.message());
     }

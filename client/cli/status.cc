@@ -75,9 +75,9 @@ void PrintServer(const ServerStats& server) {
     absl::PrintF("server %-21s unreachable: %s\n", server.address, server.status.message());
     return;
   }
-  absl::PrintF("server %-21s reachable, version %s, up %s, %d sessions, %d namespaces%s\n", server.address, server.version,
-               absl::FormatDuration(absl::Seconds(static_cast<int64_t>(server.uptime_seconds))), server.sessions,
-               server.namespaces, server.is_recovering ? ", still reading its disk directory" : "");
+  absl::PrintF("server %-21s reachable, version %s, up %s, %d sessions, %d namespaces%s\n", server.address,
+               server.version, absl::FormatDuration(absl::Seconds(static_cast<int64_t>(server.uptime_seconds))),
+               server.sessions, server.namespaces, server.is_recovering ? ", still reading its disk directory" : "");
   for (const ServerStats::Tier& tier : server.tiers) {
     absl::PrintF("  %-5s %s %9s of %9s  %9d blocks  %9d hits  %s\n", tier.tier, Bar(tier.used_bytes, tier.bytes_max),
                  Bytes(tier.used_bytes), Bytes(tier.bytes_max), tier.blocks, tier.hits, tier.state);
@@ -92,14 +92,15 @@ void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats
     return;
   }
   absl::PrintF("worker %-21s reachable, version %s, store %s, %d running, %d waiting\n", address, worker->version,
-               worker->is_store_reachable ? "reachable" : "unreachable", worker->running_requests, worker->waiting_requests);
+               worker->is_store_reachable ? "reachable" : "unreachable", worker->running_requests,
+               worker->waiting_requests);
   const uint64_t used = worker->pages_total - std::min(worker->pages_free, worker->pages_total);
-  absl::PrintF("  pages %s %d of %d hold KV, %d of them unused\n", Bar(used, worker->pages_total), used, worker->pages_total,
-               worker->pages_cached);
+  absl::PrintF("  pages %s %d of %d hold KV, %d of them unused\n", Bar(used, worker->pages_total), used,
+               worker->pages_total, worker->pages_cached);
   absl::PrintF("  prompt tokens %d: %s from the store, %s from its own pages, %s computed; output tokens %d\n",
                worker->prompt_tokens, Share(worker->fetched_tokens, worker->prompt_tokens),
-               Share(worker->worker_tokens, worker->prompt_tokens), Share(worker->computed_tokens, worker->prompt_tokens),
-               worker->output_tokens);
+               Share(worker->worker_tokens, worker->prompt_tokens),
+               Share(worker->computed_tokens, worker->prompt_tokens), worker->output_tokens);
   absl::PrintF("  namespace %s\n  layout    %s\n", DigestToHex(worker->ns.digest), worker->layout);
 }
 
@@ -144,15 +145,20 @@ int RunStats(const Command& command) {
 }  // namespace
 
 const Command kStatusCommand = {
-    "status", "who answers, and how full the tiers are",
-    "Shows each cache server with its tiers, and the worker if --worker is given. Exit code 3 when one of them does not\n"
+    "status",
+    "who answers, and how full the tiers are",
+    "Shows each cache server with its tiers, and the worker if --worker is given. Exit code 3 when one of them does "
+    "not\n"
     "answer.\n\n  ibid status --servers=10.0.0.1:7070,10.0.0.2:7070 --worker=10.0.0.9:7080\n",
-    {"worker"}, RunStatus};
+    {"worker"},
+    RunStatus};
 
-const Command kStatsCommand = {
-    "stats", "every counter of the servers",
-    "Shows all that each cache server counts, and the worker if --worker is given. Exit code 3 when one of them does not\n"
-    "answer.\n\n  ibid stats --json\n",
-    {"worker"}, RunStats};
+const Command kStatsCommand = {"stats",
+                               "every counter of the servers",
+                               "Shows all that each cache server counts, and the worker if --worker is given. Exit "
+                               "code 3 when one of them does not\n"
+                               "answer.\n\n  ibid stats --json\n",
+                               {"worker"},
+                               RunStats};
 
 }  // namespace ibid::cli

@@ -1,5 +1,5 @@
-// Which worker should take a prompt? The one with the least predicted work: tokens of the prompt that the store does not have
-// for it, and what waits there already. A worker that does not answer is out, whatever is stored for it.
+// Which worker should take a prompt? The one with the least predicted work: tokens of the prompt that the store does
+// not have for it, and what waits there already. A worker that does not answer is out, whatever is stored for it.
 #include <iostream>
 
 #include "absl/strings/numbers.h"

@@ -49,10 +49,19 @@ TEST_F(CliTest, HelpIsThereForTheProgramAndEachCommand) {
 }
 
 TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
-  const std::vector<std::vector<std::string>> lines = {
-      {"fly"}, {"status", "--colour=red"}, {"status", "extra"}, {"match"}, {"match", "--tokens=one", "--namespace=00"},
-      {"generate"}, {"generate", "--prompt=x", "--store=maybe"}, {"drop"}, {"drop", "--everything"},
-      {"drop", "--namespace=12"}, {"status", "--servers=nowhere"}, {"status", "--timeout=soon"}, {"generate", "--prompt"}};
+  const std::vector<std::vector<std::string>> lines = {{"fly"},
+                                                       {"status", "--colour=red"},
+                                                       {"status", "extra"},
+                                                       {"match"},
+                                                       {"match", "--tokens=one", "--namespace=00"},
+                                                       {"generate"},
+                                                       {"generate", "--prompt=x", "--store=maybe"},
+                                                       {"drop"},
+                                                       {"drop", "--everything"},
+                                                       {"drop", "--namespace=12"},
+                                                       {"status", "--servers=nowhere"},
+                                                       {"status", "--timeout=soon"},
+                                                       {"generate", "--prompt"}};
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
     EXPECT_EQ(result.exit_code, 2) << line[0] << " " << result.err;
@@ -103,7 +112,8 @@ TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(text.out, "hello\n");
   EXPECT_THAT(text.err, HasSubstr("TTFT 1.5 ms"));
-  const auto json = nlohmann::json::parse(Ibid({"generate", "--tokens=104,105", "--max_tokens=1", "--json", worker()}).out);
+  const auto json =
+      nlohmann::json::parse(Ibid({"generate", "--tokens=104,105", "--max_tokens=1", "--json", worker()}).out);
   EXPECT_EQ(json["text"], "i");
   EXPECT_EQ(json["token_ids"], std::vector<uint32_t>{105});
   EXPECT_EQ(json["usage"]["computed_tokens"], 2);
@@ -137,9 +147,12 @@ TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
   const std::string nobody = FaultProxy().address();  // its port is closed again
   const std::string servers = "--servers=" + nobody;
   const std::vector<std::vector<std::string>> lines = {
-      {"status", servers}, {"stats", servers}, {"drop", "--everything", "--yes", servers},
+      {"status", servers},
+      {"stats", servers},
+      {"drop", "--everything", "--yes", servers},
       {"match", "--namespace=" + DigestToHex(ns_.id.digest), "--block_tokens=8", "--tokens=1,2,3,4,5,6,7,8", servers},
-      {"match", "--text=x", "--worker=" + nobody, servers}, {"generate", "--prompt=x", "--worker=" + nobody}};
+      {"match", "--text=x", "--worker=" + nobody, servers},
+      {"generate", "--prompt=x", "--worker=" + nobody}};
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
     EXPECT_EQ(result.exit_code, 3) << line[0] << result.err;

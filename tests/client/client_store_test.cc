@@ -49,7 +49,8 @@ TEST_P(ClientStoreTest, WhatIsPublishedIsMatchedAndFetched) {
 }
 
 TEST_P(ClientStoreTest, BlocksAreSpreadOverAllServers) {
-  for (uint32_t prompt = 0; prompt < 10; ++prompt) PublishChain(client_.get(), ns_, TestChain(ns_.id, 8, prompt * 1'000));
+  for (uint32_t prompt = 0; prompt < 10; ++prompt)
+    PublishChain(client_.get(), ns_, TestChain(ns_.id, 8, prompt * 1'000));
   for (size_t i = 0; i < cluster_.size(); ++i) EXPECT_GT(cluster_.server(i).store().stats().published_blocks, 0u) << i;
 }
 
@@ -176,7 +177,8 @@ TEST_P(ClientStoreTest, DropsKeysNamespacesAndEverything) {
   EXPECT_EQ(client_->Match(ns_, chain).blocks_count(), 0u);
   EXPECT_EQ(client_->Match(other, others).blocks_count(), 12u);
   EXPECT_EQ(*client_->Drop(nullptr, {}), 12u);
-  EXPECT_EQ(client_->Drop(nullptr, std::vector<BlockKey>{chain[0].key}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client_->Drop(nullptr, std::vector<BlockKey>{chain[0].key}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(ClientStoreTest, StatsAreThoseOfTheServers) {
@@ -207,7 +209,8 @@ TEST_P(ClientStoreTest, MetricsCountWhatHappened) {
   EXPECT_TRUE(HasMetric("ibid_client_fetched_blocks_total 8"));
   EXPECT_TRUE(HasMetric("ibid_client_missed_blocks_total 0"));
   EXPECT_TRUE(HasMetric("ibid_client_fetched_bytes_total " + std::to_string(8 * ns_.layout.PayloadBytes())));
-  EXPECT_TRUE(HasMetric("ibid_client_server_up{server=\"" + cluster_.proxy(0).address() + "\"} 1")) << SerializeMetrics(metrics_);
+  EXPECT_TRUE(HasMetric("ibid_client_server_up{server=\"" + cluster_.proxy(0).address() + "\"} 1"))
+      << SerializeMetrics(metrics_);
 }
 
 // 2, 12: another layout is refused, and said.
@@ -255,10 +258,12 @@ TEST(ClientOptionsTest, WrongOptionsAreNamed) {
   EXPECT_NE(error([](ClientOptions& o) { o.servers.clear(); }).find("servers"), std::string::npos);
   EXPECT_NE(error([](ClientOptions& o) { o.servers = {"localhost"}; }).find("host:port"), std::string::npos);
   EXPECT_NE(error([](ClientOptions& o) { o.servers = {"a:1", "a:1"}; }).find("twice"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.match_timeout = absl::ZeroDuration(); }).find("match_timeout"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.match_timeout = absl::ZeroDuration(); }).find("match_timeout"),
+            std::string::npos);
   EXPECT_NE(error([](ClientOptions& o) { o.breaker_failures_count = 0; }).find("breaker"), std::string::npos);
   EXPECT_NE(error([](ClientOptions& o) { o.match_keys_max = 1'000'000; }).find("match_keys_max"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.tls_ca_file = "/nowhere/ca.pem"; }).find("/nowhere/ca.pem"), std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.tls_ca_file = "/nowhere/ca.pem"; }).find("/nowhere/ca.pem"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@
 namespace ibid {
 
 // 64 KiB a block: far more payload than framing on the wire.
-inline constexpr const char* kTestLayout = "layers=2;kv_heads=4;k_dim=128;v_dim=128;dtype=f32;block_tokens=8;order=hnd;scales=none";
+inline constexpr const char* kTestLayout =
+    "layers=2;kv_heads=4;k_dim=128;v_dim=128;dtype=f32;block_tokens=8;order=hnd;scales=none";
 inline constexpr uint32_t kTestBlockTokens = 8;
 
 inline NamespaceSpec TestSpec(const std::string& salt = "") {

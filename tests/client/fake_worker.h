@@ -1,4 +1,5 @@
-// FakeWorker: an InferenceService without a model. A token is a byte of text; the output of a prompt is the prompt backwards.
+// FakeWorker: an InferenceService without a model. A token is a byte of text; the output of a prompt is the prompt
+// backwards.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -63,7 +64,8 @@ class FakeWorker final : private v1::InferenceService::Service {
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     return Stream(PromptOf(*request), *request, 0, writer);
   }
-  grpc::Status Prefill(grpc::ServerContext*, const v1::GenerateRequest* request, v1::PrefillResponse* response) override {
+  grpc::Status Prefill(grpc::ServerContext*, const v1::GenerateRequest* request,
+                       v1::PrefillResponse* response) override {
     const std::vector<uint32_t> prompt = PromptOf(*request);
     response->mutable_prompt_tokens()->Add(prompt.begin(), prompt.end());
     response->set_first_token(prompt.back());
@@ -87,7 +89,8 @@ class FakeWorker final : private v1::InferenceService::Service {
     response->set_pages_free(10);
     return grpc::Status::OK;
   }
-  grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request, v1::TokenizeResponse* response) override {
+  grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+                        v1::TokenizeResponse* response) override {
     for (const char byte : request->text()) response->add_token_ids(static_cast<unsigned char>(byte));
     return grpc::Status::OK;
   }

@@ -1,5 +1,5 @@
-// FaultProxy: a TCP proxy on loopback between a client and a server under test, that fails in the ways networks and peers
-// do. It knows nothing of the protocol inside.
+// FaultProxy: a TCP proxy on loopback between a client and a server under test, that fails in the ways networks and
+// peers do. It knows nothing of the protocol inside.
 #pragma once
 
 #include <atomic>
@@ -32,10 +32,11 @@ class FaultProxy {
   void Refuse(bool is_refusing) { is_refusing_ = is_refusing; }
   // Resets all connections now, as the death of a host does.
   void CutAll() { cuts_requested_++; }
-  // The connection on which the server sends the last of the next `bytes` bytes ends behind it, without a reset. 0: off.
+  // The connection on which the server sends the last of the next `bytes` bytes ends behind it, without a reset. 0:
+  // off.
   void CutAfter(uint64_t bytes) { cut_after_ = bytes; }
-  // The lowest bit of the byte that the server sends `bytes` from now is flipped, and of every `every`-th after it (0: of no
-  // other). Both 0: off.
+  // The lowest bit of the byte that the server sends `bytes` from now is flipped, and of every `every`-th after it (0:
+  // of no other). Both 0: off.
   void FlipAfter(uint64_t bytes, uint64_t every = 0) {
     flip_every_ = every;
     flip_after_ = bytes;
@@ -45,7 +46,7 @@ class FaultProxy {
   uint64_t connections_count() const { return connections_count_; }
 
  private:
-  struct Pipe {       // one direction of one connection
+  struct Pipe {  // one direction of one connection
     int from = -1, to = -1;
     std::string held;  // read, not yet written
     bool is_from_server = false;
@@ -70,8 +71,8 @@ class FaultProxy {
   std::atomic<bool> is_stalled_{false}, is_refusing_{false}, is_stopping_{false};
   std::atomic<uint64_t> cuts_requested_{0}, cut_after_{0}, flip_after_{0}, flip_every_{0};
   std::atomic<uint64_t> bytes_from_server_{0}, connections_count_{0};
-  uint64_t cuts_done_ = 0;                // owned by the thread
-  std::vector<Connection> connections_;   // owned by the thread
+  uint64_t cuts_done_ = 0;               // owned by the thread
+  std::vector<Connection> connections_;  // owned by the thread
   std::thread thread_;
 };
 

@@ -54,8 +54,9 @@ TEST_F(InstallTest, ProgramsAreInstalled) {
 
 TEST_F(InstallTest, TheSchedulerWeighsWhatIsStoredAgainstLoad) {
   const TempFolder folder;
-  auto server = Process::Start({kPrefix + "/bin/ibid-server", "--listen=127.0.0.1:0", "--http_listen=", "--host_bytes_max=128MiB",
-                                "--port_file=" + (folder / "ports")}, folder / "log");
+  auto server = Process::Start({kPrefix + "/bin/ibid-server", "--listen=127.0.0.1:0",
+                                "--http_listen=", "--host_bytes_max=128MiB", "--port_file=" + (folder / "ports")},
+                               folder / "log");
   ASSERT_TRUE(server.ok());
   const auto ports = WaitForPorts(*server, folder / "ports", folder / "log");
   ASSERT_TRUE(ports.ok()) << ports.status();

@@ -100,8 +100,9 @@ TEST(PlacementTest, RemembersTheLastBlocksAndForgetsOldOnes) {
   EXPECT_EQ(placement.Place({&chain[1], 1})[0], server);
   for (size_t generation = 0; generation < 2; ++generation) {
     std::vector<ChainLink> others(Placement::kRememberedBlocksMax + 1);
-    for (size_t i = 0; i < others.size(); ++i) others[i].key.digest = KeyOf(7).digest, others[i].key.digest[0] ^= i,
-        others[i].key.digest[1] ^= i >> 8, others[i].key.digest[2] ^= i >> 16, others[i].key.digest[3] ^= generation;
+    for (size_t i = 0; i < others.size(); ++i)
+      others[i].key.digest = KeyOf(7).digest, others[i].key.digest[0] ^= i, others[i].key.digest[1] ^= i >> 8,
+      others[i].key.digest[2] ^= i >> 16, others[i].key.digest[3] ^= generation;
     placement.Place(others);
   }
   EXPECT_EQ(placement.Place({&chain[1], 1})[0], Placement::kUnplaced);

@@ -1,5 +1,6 @@
-// The main invariant: the tokens of a request are the same bits with the store off, cold, warm, failing, restarted, and with
-// prefill and decode on different workers. Numbers in comments are those of the list of failures that other systems had.
+// The main invariant: the tokens of a request are the same bits with the store off, cold, warm,
+// failing, restarted, and with prefill and decode on different workers. Numbers in comments are
+// those of the list of failures that other systems had.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Models, EquivalenceTest,
                                          ModelCase{"tiny_llama_tied_bf16", KvDtype::kBf16}),
                          CaseName);
 
-// Failure 5: every offset around a block boundary, with a tail block where there is one; 4 and 7 by the way.
+// Failure 5: every offset around a block boundary, with a tail block where there is one; 4 and 7 by
+// the way.
 TEST_P(EquivalenceTest, ColdAndWarmOnTheSameAndOnAnotherWorkerAtEveryOffset) {
   StoreRig store;
   Worker first(Setup({store.address()})), second(Setup({store.address()}));
@@ -104,14 +106,16 @@ TEST_P(EquivalenceTest, AroundTheBoundaryOfAPlacementGroup) {
     const Outcome other = second.Run(request);
     EXPECT_EQ(other.tokens, expected) << length;
     EXPECT_EQ(other.finish.usage.fetched_tokens, length - 1) << length;
-    // The rest of a long prompt whose beginning this worker has: the match begins inside of the chain.
+    // The rest of a long prompt whose beginning this worker has: the match begins inside of the
+    // chain.
     GenerateRequest longer = RequestFor(length + 41, static_cast<uint32_t>(length));
     EXPECT_EQ(longer.prompt[length - 1], request.prompt[length - 1]);
     EXPECT_EQ(first.Run(longer).tokens, Expected(longer)) << length;
     first.AwaitRest();
     const Outcome rest = second.Run(longer);
     EXPECT_EQ(rest.tokens, Expected(longer)) << length;
-    EXPECT_EQ(rest.finish.usage.worker_tokens + rest.finish.usage.fetched_tokens, length + 40) << length;
+    EXPECT_EQ(rest.finish.usage.worker_tokens + rest.finish.usage.fetched_tokens, length + 40)
+        << length;
   }
 }
 
@@ -150,7 +154,8 @@ TEST_P(EquivalenceTest, SaltsShareNothingAndGiveTheSameTokens) {
   EXPECT_EQ(other.tokens, Expected(request));
 }
 
-// Blocks that were sealed while decoding are found by the next turn of a conversation, on another worker.
+// Blocks that were sealed while decoding are found by the next turn of a conversation, on another
+// worker.
 TEST_P(EquivalenceTest, TheNextTurnFindsWhatWasDecoded) {
   StoreRig store;
   Worker first(Setup({store.address()})), second(Setup({store.address()}));
@@ -222,7 +227,8 @@ TEST_P(EquivalenceTest, DecodeWithoutWhatPrefillPublishedComputesIt) {
   EXPECT_EQ(decode.Run(request).tokens, other);
 }
 
-// A server that was never there; failures 16, 20: no request waits for it longer than the named time.
+// A server that was never there; failures 16, 20: no request waits for it longer than the named
+// time.
 TEST_P(EquivalenceTest, AStoreThatIsAwayCostsTokensNothing) {
   FaultProxy nowhere;
   WorkerSetup setup = Setup({nowhere.address()});
@@ -288,7 +294,8 @@ TEST_P(EquivalenceTest, CorruptBytesOnTheWire) {
   second.AwaitRest();
 }
 
-// A black hole: failures 16, 18. The request goes on when its time for the store is up, and later ones use the store again.
+// A black hole: failures 16, 18. The request goes on when its time for the store is up, and later
+// ones use the store again.
 TEST_P(EquivalenceTest, AStoreThatStallsHoldsARequestNoLongerThanItsTimeout) {
   StoreRig store;
   WorkerSetup setup = Setup({store.address()});
@@ -355,7 +362,37 @@ TEST_P(EquivalenceTest, ARestartedEmptyServerIsFilledAgain) {
   second.AwaitRest();
 }
 
-// Many requests, few pages, and a network that breaks, stalls and flips bits at random. Failure 28: nothing leaks.
+// Failures 22, 24: a store that takes nothing holds up nobody, and pins no more than the limit;
+// what was not published is published by the next request that uses it.
+TEST_P(EquivalenceTest, AStoreThatTakesNothingPinsNoMoreThanTheLimit) {
+  StoreRig store;
+  WorkerSetup setup = Setup({store.address()});
+  setup.engine.publish_blocks_max = 3;
+  setup.engine.store.publish_timeout = absl::Milliseconds(300);
+  setup.fetch_timeout = absl::Milliseconds(300);
+  Worker first(setup), second(Setup({store.address()}));
+  store.proxy().Stall(true);
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    const GenerateRequest request = RequestFor(90, seed);
+    EXPECT_EQ(first.Run(request).tokens, Expected(request));
+    EXPECT_LE(first.engine().stats().publishing_blocks, 3u);
+  }
+  first.AwaitRest();
+  EXPECT_GT(first.engine().stats().unpublished_blocks, 0u);
+  store.proxy().Stall(false);
+  const GenerateRequest request = RequestFor(90, 1);
+  GenerateRequest fetching = request;
+  fetching.ignores_worker_cache = true;
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (second.Run(fetching).finish.usage.fetched_tokens < 80) {
+    ASSERT_LT(absl::Now(), until) << "the blocks are not published";
+    EXPECT_EQ(first.Run(request).tokens, Expected(request));
+    first.AwaitRest();
+  }
+}
+
+// Many requests, few pages, and a network that breaks, stalls and flips bits at random. Failure 28:
+// nothing leaks.
 TEST_P(EquivalenceTest, ManyRequestsWhileTheNetworkFailsAtRandom) {
   StoreRig store;
   WorkerSetup setup = Setup({store.address()});
@@ -378,15 +415,23 @@ TEST_P(EquivalenceTest, ManyRequestsWhileTheNetworkFailsAtRandom) {
     std::mt19937 chance(4);
     while (!is_done) {
       switch (chance() % 5) {
-        case 0: store.proxy().CutAll(); break;
-        case 1: store.proxy().CutAfter(1 + chance() % 100'000); break;
-        case 2: store.proxy().FlipAfter(1 + chance() % 50'000, 0); break;
+        case 0:
+          store.proxy().CutAll();
+          break;
+        case 1:
+          store.proxy().CutAfter(1 + chance() % 100'000);
+          break;
+        case 2:
+          store.proxy().FlipAfter(1 + chance() % 50'000, 0);
+          break;
         case 3:
           store.proxy().Stall(true);
           absl::SleepFor(absl::Milliseconds(chance() % 60));
           store.proxy().Stall(false);
           break;
-        case 4: absl::SleepFor(absl::Milliseconds(chance() % 100)); break;
+        case 4:
+          absl::SleepFor(absl::Milliseconds(chance() % 100));
+          break;
       }
       absl::SleepFor(absl::Milliseconds(chance() % 20));
     }
@@ -397,7 +442,8 @@ TEST_P(EquivalenceTest, ManyRequestsWhileTheNetworkFailsAtRandom) {
       streams.push_back(*workers[(i + round) % 2].engine().Submit(requests[i]));
     }
     for (size_t i = 0; i < streams.size(); ++i) {
-      EXPECT_EQ(ReadToEnd(*streams[i]).tokens, expected[i]) << "round " << round << " request " << i;
+      EXPECT_EQ(ReadToEnd(*streams[i]).tokens, expected[i])
+          << "round " << round << " request " << i;
     }
   }
   is_done = true;
@@ -407,7 +453,8 @@ TEST_P(EquivalenceTest, ManyRequestsWhileTheNetworkFailsAtRandom) {
   for (Worker& worker : workers) worker.AwaitRest();
 }
 
-// The model of the demo, with blocks of the usual size, around one whole placement group; and a stall in mid-fetch.
+// The model of the demo, with blocks of the usual size, around one whole placement group; and a
+// stall in mid-fetch.
 TEST(DemoEquivalenceTest, AroundOneGroupOfSixtyFourBlocksAndAStallInMidFetch) {
   StoreRig store;
   WorkerSetup setup;
@@ -437,7 +484,8 @@ TEST(DemoEquivalenceTest, AroundOneGroupOfSixtyFourBlocksAndAStallInMidFetch) {
     const uint64_t before = store.proxy().bytes_from_server();
     const auto stream = *second.engine().Submit(fetching);
     const absl::Time until = absl::Now() + absl::Seconds(5);
-    while (store.proxy().bytes_from_server() < before + 200'000 && absl::Now() < until) std::this_thread::yield();
+    while (store.proxy().bytes_from_server() < before + 200'000 && absl::Now() < until)
+      std::this_thread::yield();
     store.proxy().Stall(true);
     const Outcome stalled = ReadToEnd(*stream);
     EXPECT_EQ(stalled.tokens, expected) << length;

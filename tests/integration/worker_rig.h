@@ -1,5 +1,6 @@
-// What a test of workers with a store is made of: a cache server that can be stopped and started again, a proxy in front of
-// it that fails on request, and workers, each with its own client and engine.
+// What a test of workers with a store is made of: a cache server that can be stopped and started
+// again, a proxy in front of it that fails on request, and workers, each with its own client and
+// engine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -87,7 +88,8 @@ class Worker {
       if (setup.waits_until_connected) AwaitReachable();
     }
     setup.engine.store.fetch_timeout = setup.fetch_timeout;
-    setup.engine.store.match_timeout = std::min(setup.engine.store.match_timeout, setup.fetch_timeout);
+    setup.engine.store.match_timeout =
+        std::min(setup.engine.store.match_timeout, setup.fetch_timeout);
     engine_ = StartEngine(setup.engine, *std::move(model), client_.get());
   }
 

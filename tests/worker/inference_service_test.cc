@@ -47,7 +47,8 @@ Reply ReadAll(grpc::ClientReader<v1::GenerateResponse>& reader) {
 
 class InferenceServiceTest : public testing::Test {
  protected:
-  void Start(EngineOptions options = SmallEngineOptions(), const std::string& folder = "tests/golden/tiny_llama_gqa") {
+  void Start(EngineOptions options = SmallEngineOptions(),
+             const std::string& folder = "tests/golden/tiny_llama_gqa") {
     ModelOptions model_options;
     model_options.threads = 1;
     const std::string path = std::string(IBID_SOURCE_DIR "/") + folder;
@@ -55,7 +56,8 @@ class InferenceServiceTest : public testing::Test {
     ASSERT_TRUE(model.ok()) << model.status();
     if (auto tokenizer = Tokenizer::Load(path); tokenizer.ok()) tokenizer_ = *std::move(tokenizer);
     engine_ = StartEngine(options, *std::move(model), nullptr, tokenizer_.get());
-    service_ = std::make_unique<InferenceService>(engine_.get(), tokenizer_.get(), InferenceServiceOptions{"1.2.3"});
+    service_ = std::make_unique<InferenceService>(engine_.get(), tokenizer_.get(),
+                                                  InferenceServiceOptions{"1.2.3"});
     grpc::Service* const services[] = {&service_->grpc_service()};
     auto server = GrpcServer::Start({}, services);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -152,7 +154,8 @@ TEST_F(InferenceServiceTest, MistakesAndLimitsAreStatuses) {
   EXPECT_THAT(reply.status.error_message(), HasSubstr("no tokenizer"));
   grpc::ClientContext context;
   v1::PrefillResponse prefill;
-  EXPECT_EQ(stub_->Prefill(&context, Message({1, 500}, 1), &prefill).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stub_->Prefill(&context, Message({1, 500}, 1), &prefill).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(InferenceServiceTest, AClientThatGoesAwayCancelsItsRequest) {
@@ -171,7 +174,8 @@ TEST_F(InferenceServiceTest, ManyClientsAtATimeGetTheirOwnTokens) {
   options.max_running_requests = 6;
   Start(options);
   std::vector<std::vector<uint32_t>> expected;
-  for (uint32_t i = 0; i < 8; ++i) expected.push_back(Generate(Message(RandomTokens(20 + i, i), 40)).tokens);
+  for (uint32_t i = 0; i < 8; ++i)
+    expected.push_back(Generate(Message(RandomTokens(20 + i, i), 40)).tokens);
   std::vector<std::thread> clients;
   for (uint32_t client = 0; client < 4; ++client) {
     clients.emplace_back([&, client] {

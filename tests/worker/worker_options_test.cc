@@ -26,8 +26,9 @@ std::string Complaint(const std::vector<std::string>& arguments) {
 
 TEST(WorkerFlags, FillTheOptions) {
   absl::FlagSaver saver;
-  const auto command = ParseWorkerFlags({"--model=/m", "--listen", "0.0.0.0:9", "--nopublish", "--kv_bytes_max=1.5GiB",
-                                         "--fetch_timeout=250ms", "--servers=a:1,b:2", "--max_batch_tokens=100"});
+  const auto command = ParseWorkerFlags({"--model=/m", "--listen", "0.0.0.0:9", "--nopublish",
+                                         "--kv_bytes_max=1.5GiB", "--fetch_timeout=250ms",
+                                         "--servers=a:1,b:2", "--max_batch_tokens=100"});
   ASSERT_TRUE(command.ok()) << command.status();
   EXPECT_EQ(command->kind, WorkerCommand::Kind::kRun);
   const WorkerOptions& options = command->options;
@@ -36,7 +37,8 @@ TEST(WorkerFlags, FillTheOptions) {
   EXPECT_FALSE(options.publish);
   EXPECT_EQ(options.ToClientOptions().servers, (std::vector<std::string>{"a:1", "b:2"}));
   EXPECT_EQ(options.ToClientOptions().fetch_timeout, absl::Milliseconds(250));
-  KvLayout layout = *KvLayout::Parse("layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none");
+  KvLayout layout = *KvLayout::Parse(
+      "layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none");
   EXPECT_EQ(options.ToEngineOptions(layout).pages_count, (size_t{3} << 29) / layout.PayloadBytes());
   EXPECT_EQ(options.ToEngineOptions(layout).max_batch_tokens, 100u);
 }
@@ -79,12 +81,16 @@ TEST(WorkerFlags, MistakesAreOneLineThatSaysWhatToChange) {
   EXPECT_THAT(Complaint({"model"}), HasSubstr("unexpected argument 'model'"));
   EXPECT_THAT(Complaint({"--model"}), HasSubstr("--model has no value"));
   EXPECT_THAT(Complaint({"--model=x", "--threads=many"}), HasSubstr("--threads=many"));
-  EXPECT_THAT(Complaint({"--model=x", "--threads=1000"}), HasSubstr("--threads=1000: use 0 to 256"));
+  EXPECT_THAT(Complaint({"--model=x", "--threads=1000"}),
+              HasSubstr("--threads=1000: use 0 to 256"));
   EXPECT_THAT(Complaint({"--model=x", "--listen=7080"}), HasSubstr("use host:port"));
-  EXPECT_THAT(Complaint({"--model=x", "--servers=a:1,,b:2"}), HasSubstr("--servers=: use host:port"));
+  EXPECT_THAT(Complaint({"--model=x", "--servers=a:1,,b:2"}),
+              HasSubstr("--servers=: use host:port"));
   EXPECT_THAT(Complaint({"--model=x", "--kv_dtype=f16"}), HasSubstr("use one of bf16, f32"));
-  EXPECT_THAT(Complaint({"--model=x", "--kv_bytes_max=1G"}), HasSubstr("--kv_bytes_max=1G: use a number of bytes"));
-  EXPECT_THAT(Complaint({"--model=x", "--max_batch_tokens=64"}), HasSubstr("--max_batch_tokens=64: use 65 to"));
+  EXPECT_THAT(Complaint({"--model=x", "--kv_bytes_max=1G"}),
+              HasSubstr("--kv_bytes_max=1G: use a number of bytes"));
+  EXPECT_THAT(Complaint({"--model=x", "--max_batch_tokens=64"}),
+              HasSubstr("--max_batch_tokens=64: use 65 to"));
   EXPECT_THAT(Complaint({"--model=x", "--fetch_timeout=0s"}), HasSubstr("--fetch_timeout=0"));
   EXPECT_THAT(Complaint({"--model=x", "--log_level=loud"}), HasSubstr("use one of debug"));
   EXPECT_THAT(Complaint({"--model=x", "--tls_cert=a"}), HasSubstr("--tls_key"));

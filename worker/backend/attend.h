@@ -1,12 +1,15 @@
 // Attention over paged keys and values by online softmax, one tile of 16 keys at a time.
 //
-// Order of arithmetic of one query row, whatever rows are beside it: its tiles from the first to the last; in a tile,
-// each score is a chain of fused sums over the dimension; one new maximum; then values are added key by key. A tile
-// holds the keys [16 i, 16 i + 16) of one page, so its borders depend on positions only.
+// Order of arithmetic of one query row, whatever rows are beside it: its tiles from the first to
+// the last; in a tile, each score is a chain of fused sums over the dimension; one new maximum;
+// then values are added key by key. A tile holds the keys [16 i, 16 i + 16) of one page, so its
+// borders depend on positions only.
 //
 //   page of a layer, one KV head:   K [S][k_dim] -> transposed tile kt [k_dim][16]
-//                                   V [S][v_dim] -> tile vt [16][padded v_dim]   (in place when it is f32 already)
-//   for each query row and head v:  max[v]  sums[v][16] (one partial sum a lane)  out[v][padded v_dim]
+//                                   V [S][v_dim] -> tile vt [16][padded v_dim]   (in place when it
+//                                   is f32 already)
+//   for each query row and head v:  max[v]  sums[v][16] (one partial sum a lane)  out[v][padded
+//   v_dim]
 #pragma once
 
 #include "worker/backend/kernels.h"
@@ -16,15 +19,18 @@ namespace ibid {
 namespace {
 
 constexpr size_t kTileVecs = kTileTokens / kLanes;
-constexpr size_t kScoreRows = 4;  // query rows whose scores are computed together: enough chains to hide latency
-constexpr size_t kOutVecs = kLanes == 16 ? 4 : 8;  // output vectors kept in registers while a tile's values are added
+constexpr size_t kScoreRows =
+    4;  // query rows whose scores are computed together: enough chains to hide latency
+constexpr size_t kOutVecs =
+    kLanes == 16 ? 4 : 8;  // output vectors kept in registers while a tile's values are added
 constexpr float kMinusInfinity = -__builtin_inff();
 
 inline size_t PaddedDim(size_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
 size_t AttendScratchFloats(const AttendTask& task) {
   const size_t padded = PaddedDim(task.v_dim);
-  return task.k_dim * kTileTokens + kTileTokens * padded + task.rows * task.heads * (1 + kTileTokens + padded);
+  return task.k_dim * kTileTokens + kTileTokens * padded +
+         task.rows * task.heads * (1 + kTileTokens + padded);
 }
 
 inline float FromBf16(uint16_t bits) {
@@ -51,7 +57,8 @@ void TransposeKeys(float* kt, const Value* keys, size_t count, size_t dim) {
     size_t d = 0;
     for (; d + 4 <= dim; d += 4) {
       __m128 row[4];
-      for (size_t i = 0; i < 4; ++i) row[i] = i < real ? LoadFour(keys + (t + i) * dim + d) : _mm_setzero_ps();
+      for (size_t i = 0; i < 4; ++i)
+        row[i] = i < real ? LoadFour(keys + (t + i) * dim + d) : _mm_setzero_ps();
       _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
       for (size_t i = 0; i < 4; ++i) _mm_storeu_ps(kt + (d + i) * kTileTokens + t, row[i]);
     }
@@ -64,7 +71,8 @@ void TransposeKeys(float* kt, const Value* keys, size_t count, size_t dim) {
 }
 
 // The tile of values as f32 rows `*stride` apart: in place if it can be, else copied to vt.
-const float* ValueRows(float* vt, const char* values, size_t count, size_t dim, bool is_bf16, size_t* stride) {
+const float* ValueRows(float* vt, const char* values, size_t count, size_t dim, bool is_bf16,
+                       size_t* stride) {
   const size_t padded = PaddedDim(dim);
   const float* v32 = reinterpret_cast<const float*>(values);
   *stride = padded;
@@ -84,7 +92,8 @@ const float* ValueRows(float* vt, const char* values, size_t count, size_t dim, 
 
 // scores[r][t] = scale * q[r] . K[t]
 template <size_t Rows>
-inline void Scores(float (*scores)[kTileTokens], const float* const* q, const float* kt, size_t dim, float scale) {
+inline void Scores(float (*scores)[kTileTokens], const float* const* q, const float* kt, size_t dim,
+                   float scale) {
   Vec sums[Rows][kTileVecs] = {};
   for (size_t d = 0; d < dim; ++d) {
     Vec keys[kTileVecs];
@@ -99,8 +108,8 @@ inline void Scores(float (*scores)[kTileTokens], const float* const* q, const fl
   }
 }
 
-// Turns the scores of one row at [first, end) into weights (0 elsewhere), updates its maximum and sums, and returns the
-// factor by which its earlier output shrinks.
+// Turns the scores of one row at [first, end) into weights (0 elsewhere), updates its maximum and
+// sums, and returns the factor by which its earlier output shrinks.
 inline float Weights(float* scores, size_t first, size_t end, float* max, float* sums) {
   for (size_t t = 0; t < first; ++t) scores[t] = kMinusInfinity;
   for (size_t t = end; t < kTileTokens; ++t) scores[t] = kMinusInfinity;
@@ -119,25 +128,27 @@ inline float Weights(float* scores, size_t first, size_t end, float* max, float*
 }
 
 template <size_t Vecs>
-inline void AddValuesTo(float* out, float shrink, const float* weights, const float* v, size_t stride, size_t first,
-                        size_t end) {
+inline void AddValuesTo(float* out, float shrink, const float* weights, const float* v,
+                        size_t stride, size_t first, size_t end) {
   Vec sums[Vecs];
   for (size_t i = 0; i < Vecs; ++i) sums[i] = Load(out + i * kLanes) * shrink;
   for (size_t t = first; t < end; ++t) {
     const Vec weight = Splat(weights[t]);
-    for (size_t i = 0; i < Vecs; ++i) sums[i] = Fma(weight, Load(v + t * stride + i * kLanes), sums[i]);
+    for (size_t i = 0; i < Vecs; ++i)
+      sums[i] = Fma(weight, Load(v + t * stride + i * kLanes), sums[i]);
   }
   for (size_t i = 0; i < Vecs; ++i) Store(out + i * kLanes, sums[i]);
 }
 
 // out = out * shrink + weights[first, end) . V
-inline void AddValues(float* out, float shrink, const float* weights, const float* v, size_t stride, size_t first,
-                      size_t end) {
+inline void AddValues(float* out, float shrink, const float* weights, const float* v, size_t stride,
+                      size_t first, size_t end) {
   size_t d = 0;
   for (; d + kOutVecs * kLanes <= stride; d += kOutVecs * kLanes) {
     AddValuesTo<kOutVecs>(out + d, shrink, weights, v + d, stride, first, end);
   }
-  for (; d < stride; d += kLanes) AddValuesTo<1>(out + d, shrink, weights, v + d, stride, first, end);
+  for (; d < stride; d += kLanes)
+    AddValuesTo<1>(out + d, shrink, weights, v + d, stride, first, end);
 }
 
 struct AttendState {
@@ -149,8 +160,8 @@ struct AttendState {
 };
 
 // One tile: `count` keys from `tile_first` (a position) on.
-void AttendTile(const AttendTask& task, const AttendState& state, const float* v, size_t stride, size_t tile_first,
-                size_t count) {
+void AttendTile(const AttendTask& task, const AttendState& state, const float* v, size_t stride,
+                size_t tile_first, size_t count) {
   const size_t total = task.rows * task.heads;
   for (size_t base = 0; base < total; base += kScoreRows) {
     const size_t group = total - base < kScoreRows ? total - base : kScoreRows;
@@ -161,7 +172,8 @@ void AttendTile(const AttendTask& task, const AttendState& state, const float* v
       const size_t index = base + (j < group ? j : 0);
       const size_t row = index / task.heads;
       const size_t position = task.first_position + row;
-      const size_t start = task.window > 0 && position + 1 > task.window ? position + 1 - task.window : 0;
+      const size_t start =
+          task.window > 0 && position + 1 > task.window ? position + 1 - task.window : 0;
       first[j] = start > tile_first ? start - tile_first : 0;
       end[j] = position + 1 <= tile_first ? 0 : position + 1 - tile_first;
       if (end[j] > count) end[j] = count;
@@ -180,7 +192,8 @@ void AttendTile(const AttendTask& task, const AttendState& state, const float* v
       const size_t index = base + j;
       const float shrink =
           Weights(scores[j], first[j], end[j], state.max + index, state.sums + index * kTileTokens);
-      AddValues(state.out + index * PaddedDim(task.v_dim), shrink, scores[j], v, stride, first[j], end[j]);
+      AddValues(state.out + index * PaddedDim(task.v_dim), shrink, scores[j], v, stride, first[j],
+                end[j]);
     }
   }
 }
@@ -205,11 +218,14 @@ Tile TileHolding(const AttendTask& task, size_t position) {
           page + task.v_offset + in_block * task.v_dim * element};
 }
 
-// Pages lie anywhere, so the processor cannot guess the next tile. A step that decodes waits for little else.
+// Pages lie anywhere, so the processor cannot guess the next tile. A step that decodes waits for
+// little else.
 void PrefetchTile(const AttendTask& task, const Tile& tile) {
   const size_t element = task.is_bf16 ? 2 : 4;
-  for (size_t i = 0; i < tile.tokens * task.k_dim * element; i += 64) __builtin_prefetch(tile.keys + i);
-  for (size_t i = 0; i < tile.tokens * task.v_dim * element; i += 64) __builtin_prefetch(tile.values + i);
+  for (size_t i = 0; i < tile.tokens * task.k_dim * element; i += 64)
+    __builtin_prefetch(tile.keys + i);
+  for (size_t i = 0; i < tile.tokens * task.v_dim * element; i += 64)
+    __builtin_prefetch(tile.values + i);
 }
 
 void FinishRows(const AttendTask& task, const AttendState& state) {
@@ -238,7 +254,8 @@ void Attend(const AttendTask& task) {
 
   const size_t last = task.first_position + task.rows - 1;
   const size_t begin = task.window > 0 && task.first_position + 1 > task.window
-                           ? task.first_position + 1 - task.window : 0;
+                           ? task.first_position + 1 - task.window
+                           : 0;
   Tile tile = TileHolding(task, begin);
   while (true) {
     // Beyond `last` nothing was written yet.

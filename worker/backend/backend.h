@@ -1,15 +1,19 @@
-// Backend is the arithmetic of a decoder-only transformer on one device: about ten operations with stated shapes.
+// Backend is the arithmetic of a decoder-only transformer on one device: about ten operations with
+// stated shapes.
 //
-// Letters, here and in all of worker/backend: T tokens (rows of one step), L layers, H query heads, G KV heads,
-// D head_dim, S block_tokens, V vocabulary, F feed-forward width, E model width, N and K of a product (T, K) x (N, K)'.
+// Letters, here and in all of worker/backend: T tokens (rows of one step), L layers, H query heads,
+// G KV heads, D head_dim, S block_tokens, V vocabulary, F feed-forward width, E model width, N and
+// K of a product (T, K) x (N, K)'.
 //
-// **Batch invariance**: the bits of a row of any result depend on that row's own inputs and nothing else: not on the
-// other rows of the step, their number or order, not on where pages lie, not on the number of threads. All state of a
-// sequence is in its pages, in the form of a block payload (core/kv_layout.h), and attention reads K and V from the
-// pages only, also those that the same step wrote. So a block that was fetched and one that was computed are the same.
+// **Batch invariance**: the bits of a row of any result depend on that row's own inputs and nothing
+// else: not on the other rows of the step, their number or order, not on where pages lie, not on
+// the number of threads. All state of a sequence is in its pages, in the form of a block payload
+// (core/kv_layout.h), and attention reads K and V from the pages only, also those that the same
+// step wrote. So a block that was fetched and one that was computed are the same.
 //
-// Errors: all operations are total on valid arguments; a wrong shape is a programmer's error (IBID_CHECK).
-// Thread safety: owned by one thread at a time. Ownership: arguments are borrowed for the call.
+// Errors: all operations are total on valid arguments; a wrong shape is a programmer's error
+// (IBID_CHECK). Thread safety: owned by one thread at a time. Ownership: arguments are borrowed for
+// the call.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +66,8 @@ class PackedWeight {
   const size_t n_, k_;
 };
 
-// y = gain * (x - mean) / sqrt(variance + epsilon) + bias, or without mean and bias (root mean square norm).
+// y = gain * (x - mean) / sqrt(variance + epsilon) + bias, or without mean and bias (root mean
+// square norm).
 struct NormWeight {
   enum class Kind { kRms, kLayer };
   Kind kind = Kind::kRms;
@@ -85,8 +90,9 @@ struct TokenSlot {
   size_t index = 0;
 };
 
-// Consecutive rows of one sequence in a step. Row `first_row + i` is the token at `first_position + i`, and attends to
-// the tokens at [0, first_position + i], all of which are in `pages` (block i at pages[i]).
+// Consecutive rows of one sequence in a step. Row `first_row + i` is the token at `first_position +
+// i`, and attends to the tokens at [0, first_position + i], all of which are in `pages` (block i at
+// pages[i]).
 struct AttentionSequence {
   size_t first_row = 0;
   size_t rows = 0;
@@ -107,38 +113,47 @@ class Backend {
 
   // Packs a row-major (N, K) weight and a bias of N or 0 values. Both are copied.
   // Errors: Internal when the library has no kernel for the shape.
-  virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight, std::span<const float> bias) = 0;
+  virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight,
+                                                             std::span<const float> bias) = 0;
 
-  // y (T, N) = x (T, K) times w (N, K) transposed, plus the bias. x and y do not overlap and are dense (stride == columns).
+  // y (T, N) = x (T, K) times w (N, K) transposed, plus the bias. x and y do not overlap and are
+  // dense (stride == columns).
   virtual void MatMul(Out y, In x, const PackedWeight& w) = 0;
 
-  // x (T, E) = table[tokens] (V, E); with `positions`, plus position_table[positions]. REQUIRES: tokens < V.
-  virtual void Embed(Out x, std::span<const uint32_t> tokens, In table, std::span<const uint32_t> positions,
-                     In position_table) = 0;
+  // x (T, E) = table[tokens] (V, E); with `positions`, plus position_table[positions]. REQUIRES:
+  // tokens < V.
+  virtual void Embed(Out x, std::span<const uint32_t> tokens, In table,
+                     std::span<const uint32_t> positions, In position_table) = 0;
 
   // y (T, E) = norm of each row of x (T, E). y may be x.
   virtual void Norm(Out y, In x, const NormWeight& w) = 0;
 
-  // Rotates each head of x (T, heads * D) in place: (a, b) at (i, i + D/2) becomes (a cos - b sin, b cos + a sin).
+  // Rotates each head of x (T, heads * D) in place: (a, b) at (i, i + D/2) becomes (a cos - b sin,
+  // b cos + a sin).
   virtual void Rope(Out x, size_t heads, const RopeAngles& angles) = 0;
 
-  // Rounds k, v (T, G * D) to the layout's dtype (nearest, ties to even) and writes row t to slots[t], layer `layer`.
-  // Touches no other byte of the pages.
-  virtual void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout, uint32_t layer) = 0;
+  // Rounds k, v (T, G * D) to the layout's dtype (nearest, ties to even) and writes row t to
+  // slots[t], layer `layer`. Touches no other byte of the pages.
+  virtual void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout,
+                       uint32_t layer) = 0;
 
   // o (T, H * D) = softmax(scale * q . K) . V for each row and head, K and V from the pages.
-  virtual void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout, uint32_t layer) = 0;
+  virtual void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout,
+                              uint32_t layer) = 0;
 
-  // kSwiGlu: y (T, F) = silu(x[:, :F]) * x[:, F:], x (T, 2F). kGeluTanh: y (T, F) = gelu_tanh(x (T, F)); y may be x.
+  // kSwiGlu: y (T, F) = silu(x[:, :F]) * x[:, F:], x (T, 2F). kGeluTanh: y (T, F) = gelu_tanh(x (T,
+  // F)); y may be x.
   virtual void Activate(Out y, In x, Activation activation) = 0;
 
   // x (T, E) += delta (T, E).
   virtual void AddResidual(Out x, In delta) = 0;
 
   // Copies whole pages of `bytes` bytes, (from, to) each; no two overlap.
-  virtual void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies, size_t bytes) = 0;
+  virtual void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies,
+                         size_t bytes) = 0;
 
-  // All that could change the bits of K and V, e.g. `ibid-cpu-1;isa=avx2;compute=f32`: the `engine` field of a namespace.
+  // All that could change the bits of K and V, e.g. `ibid-cpu-1;isa=avx2;compute=f32`: the `engine`
+  // field of a namespace.
   virtual std::string NumericsId() const = 0;
 };
 

@@ -21,7 +21,8 @@ namespace {
 
 // Rows of one task of a row-wise operation: large enough that a task outweighs its hand-over.
 constexpr size_t kRowsPerTask = 32;
-// Query rows times heads of one attention task: shares each transposed key tile, and its scratch stays in cache.
+// Query rows times heads of one attention task: shares each transposed key tile, and its scratch
+// stays in cache.
 constexpr size_t kQueriesPerTask = 96;
 
 // True when the processor multiplies bf16 by instructions made for it, with or without tiles.
@@ -45,7 +46,8 @@ class CpuBackend final : public Backend {
     if (is_bf16) tiles_.emplace(is_bf16, &kernels_, &team_);
   }
 
-  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight, std::span<const float> bias) override {
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight,
+                                                     std::span<const float> bias) override {
     if (tiles_) return tiles_->Pack(weight, bias);
     return panels_.Pack(weight, bias);
   }
@@ -86,21 +88,25 @@ class CpuBackend final : public Backend {
     IBID_CHECK(x.columns == heads * half * 2 && angles.cosine.size() >= x.rows * half);
     ForRows(x.rows, [&](size_t r) {
       for (size_t h = 0; h < heads; ++h) {
-        kernels_.rope(x.row(r) + h * half * 2, &angles.cosine[r * half], &angles.sine[r * half], half);
+        kernels_.rope(x.row(r) + h * half * 2, &angles.cosine[r * half], &angles.sine[r * half],
+                      half);
       }
     });
   }
 
-  void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout, uint32_t layer) override {
+  void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout,
+               uint32_t layer) override {
     IBID_CHECK(k.rows == slots.size() && v.rows == slots.size());
-    IBID_CHECK(k.columns == layout.kv_heads * layout.k_dim && v.columns == layout.kv_heads * layout.v_dim);
+    IBID_CHECK(k.columns == layout.kv_heads * layout.k_dim &&
+               v.columns == layout.kv_heads * layout.v_dim);
     ForRows(k.rows, [&](size_t r) {
       WriteRow(k.row(r), layout.k_dim, slots[r], layout, layout.KOffset(layer));
       WriteRow(v.row(r), layout.v_dim, slots[r], layout, layout.VOffset(layer));
     });
   }
 
-  void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout, uint32_t layer) override;
+  void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout,
+                      uint32_t layer) override;
 
   void Activate(Out y, In x, Activation activation) override {
     const bool is_gated = activation == Activation::kSwiGlu;
@@ -119,18 +125,23 @@ class CpuBackend final : public Backend {
     ForRows(x.rows, [&](size_t r) { kernels_.add(x.row(r), delta.row(r), x.columns); });
   }
 
-  void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies, size_t bytes) override {
+  void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies,
+                 size_t bytes) override {
     for (const auto& [from, to] : copies) std::memcpy(to, from, bytes);
   }
 
   std::string NumericsId() const override {
-    std::string id = absl::StrCat("ibid-cpu-1;isa=", kernels_.isa, ";compute=", tiles_ ? "bf16" : "f32");
-    // What oneDNN's products come to may differ between its versions and between processors of one instruction set.
+    std::string id =
+        absl::StrCat("ibid-cpu-1;isa=", kernels_.isa, ";compute=", tiles_ ? "bf16" : "f32");
+    // What oneDNN's products come to may differ between its versions and between processors of one
+    // instruction set.
     if (tiles_) absl::StrAppend(&id, ";probe=", absl::Hex(tiles_->probe(), absl::kZeroPad16));
     return id;
   }
 
  private:
+  void MakeTasks(Out o, In q, const AttentionBatch& batch, const KvLayout& layout, uint32_t layer);
+
   template <typename F>
   void ForRows(size_t rows, F do_row) {
     team_.Run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t index, size_t) {
@@ -140,7 +151,8 @@ class CpuBackend final : public Backend {
   }
 
   // One token's heads, `dim` wide, to [kv_heads][S][dim] at `offset` of its page.
-  void WriteRow(const float* from, size_t dim, const TokenSlot& slot, const KvLayout& layout, size_t offset) {
+  void WriteRow(const float* from, size_t dim, const TokenSlot& slot, const KvLayout& layout,
+                size_t offset) {
     const size_t element = DtypeBytes(layout.dtype);
     for (size_t g = 0; g < layout.kv_heads; ++g) {
       std::byte* to = slot.page + offset + (g * layout.block_tokens + slot.index) * dim * element;
@@ -154,55 +166,63 @@ class CpuBackend final : public Backend {
 
   const Kernels& kernels_;
   WorkTeam team_;
-  PanelMultiplier panels_;                  // f32
-  std::optional<TiledMultiplier> tiles_;    // bf16: oneDNN
+  PanelMultiplier panels_;                   // f32
+  std::optional<TiledMultiplier> tiles_;     // bf16: oneDNN
   std::vector<std::vector<float>> scratch_;  // of attention, one a thread
   std::vector<AttendTask> tasks_;
 };
 
-void CpuBackend::PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout, uint32_t layer) {
+// Cuts the batch into tasks_, each some rows and heads of one sequence that share a KV head.
+void CpuBackend::MakeTasks(Out o, In q, const AttentionBatch& batch, const KvLayout& layout,
+                           uint32_t layer) {
   const size_t group = batch.heads / layout.kv_heads;
-  IBID_CHECK(group * layout.kv_heads == batch.heads && q.columns == batch.heads * layout.k_dim &&
-             o.columns == batch.heads * layout.v_dim && layout.k_dim > 0);
-  IBID_CHECK(layout.dtype == KvDtype::kF32 || layout.dtype == KvDtype::kBf16);
-  const size_t element = DtypeBytes(layout.dtype);
   size_t tasks_of_whole_groups = 0;
   for (const AttentionSequence& s : batch.sequences) {
-    tasks_of_whole_groups += layout.kv_heads * ((s.rows * group + kQueriesPerTask - 1) / kQueriesPerTask);
+    tasks_of_whole_groups +=
+        layout.kv_heads * ((s.rows * group + kQueriesPerTask - 1) / kQueriesPerTask);
   }
+  AttendTask task = {};
   // Heads of one group share key tiles, unless that would leave threads idle.
-  const size_t heads_per_task = tasks_of_whole_groups < team_.threads() ? 1 : group;
-  const size_t rows_per_task = std::max<size_t>(1, kQueriesPerTask / heads_per_task);
+  task.heads = tasks_of_whole_groups < team_.threads() ? 1 : group;
+  task.q_stride = q.stride;
+  task.o_stride = o.stride;
+  task.block_tokens = layout.block_tokens;
+  task.k_dim = layout.k_dim;
+  task.v_dim = layout.v_dim;
+  task.is_bf16 = layout.dtype == KvDtype::kBf16;
+  task.scale = batch.scale;
+  task.window = batch.window;
+  const size_t rows_per_task = std::max<size_t>(1, kQueriesPerTask / task.heads);
+  const size_t head_bytes = layout.block_tokens * DtypeBytes(layout.dtype);
   tasks_.clear();
   for (const AttentionSequence& s : batch.sequences) {
     IBID_CHECK(s.first_row + s.rows <= q.rows && o.rows == q.rows);
-    IBID_CHECK(s.pages.size() * layout.block_tokens >= s.first_position + s.rows) << "pages " << s.pages.size();
+    IBID_CHECK(s.pages.size() * layout.block_tokens >= s.first_position + s.rows)
+        << "pages " << s.pages.size();
+    task.pages = reinterpret_cast<const void* const*>(s.pages.data());
     for (size_t r = 0; r < s.rows; r += rows_per_task) {
-      for (size_t h = 0; h < batch.heads; h += heads_per_task) {
-        const size_t g = h / group;
-        AttendTask task = {};
+      task.rows = std::min(rows_per_task, s.rows - r);
+      task.first_position = s.first_position + r;
+      for (size_t h = 0; h < batch.heads; h += task.heads) {
         task.q = q.row(s.first_row + r) + h * layout.k_dim;
-        task.q_stride = q.stride;
         task.o = o.row(s.first_row + r) + h * layout.v_dim;
-        task.o_stride = o.stride;
-        task.rows = std::min(rows_per_task, s.rows - r);
-        task.heads = heads_per_task;
-        task.first_position = s.first_position + r;
-        task.pages = reinterpret_cast<const void* const*>(s.pages.data());
-        task.k_offset = layout.KOffset(layer) + g * layout.block_tokens * layout.k_dim * element;
-        task.v_offset = layout.VOffset(layer) + g * layout.block_tokens * layout.v_dim * element;
-        task.block_tokens = layout.block_tokens;
-        task.k_dim = layout.k_dim;
-        task.v_dim = layout.v_dim;
-        task.is_bf16 = layout.dtype == KvDtype::kBf16;
-        task.scale = batch.scale;
-        task.window = batch.window;
+        task.k_offset = layout.KOffset(layer) + h / group * head_bytes * layout.k_dim;
+        task.v_offset = layout.VOffset(layer) + h / group * head_bytes * layout.v_dim;
         tasks_.push_back(task);
       }
     }
   }
+}
+
+void CpuBackend::PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout,
+                                uint32_t layer) {
+  IBID_CHECK(batch.heads % layout.kv_heads == 0 && q.columns == batch.heads * layout.k_dim &&
+             o.columns == batch.heads * layout.v_dim && layout.k_dim > 0);
+  IBID_CHECK(layout.dtype == KvDtype::kF32 || layout.dtype == KvDtype::kBf16);
+  MakeTasks(o, q, batch, layout, layer);
   team_.Run(tasks_.size(), [&](size_t index, size_t thread) {
-    AttendTask& task = tasks_[tasks_.size() - 1 - index];  // the last rows have the most keys: start with them
+    // The last rows have the most keys: start with them.
+    AttendTask& task = tasks_[tasks_.size() - 1 - index];
     std::vector<float>& scratch = scratch_[thread];
     scratch.resize(std::max(scratch.size(), kernels_.attend_scratch_floats(task)));
     task.scratch = scratch.data();
@@ -216,26 +236,32 @@ absl::StatusOr<ComputeDtype> ParseComputeDtype(absl::string_view name) {
   if (name == "auto") return ComputeDtype::kAuto;
   if (name == "f32") return ComputeDtype::kF32;
   if (name == "bf16") return ComputeDtype::kBf16;
-  return absl::InvalidArgumentError(absl::StrCat("compute dtype '", name, "': use auto, f32 or bf16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("compute dtype '", name, "': use auto, f32 or bf16"));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options) {
   if (options.compute == ComputeDtype::kBf16 && !HasBf16Products()) {
     return absl::InvalidArgumentError(
-        "compute dtype bf16: this processor has no bf16 products (needs avx512_core_bf16); use auto or f32");
+        "compute dtype bf16: this processor has no bf16 products (needs avx512_core_bf16); use "
+        "auto or f32");
   }
-  const size_t threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  const size_t threads =
+      options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   if (threads > kBackendThreadsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("CPU backend with ", threads, " threads: kBackendThreadsMax is ", kBackendThreadsMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "CPU backend with ", threads, " threads: kBackendThreadsMax is ", kBackendThreadsMax));
   }
-  const bool is_bf16 = options.compute == ComputeDtype::kBf16 ||
-                       (options.compute == ComputeDtype::kAuto && options.has_bf16_weights && HasBf16Products());
+  const bool is_bf16 =
+      options.compute == ComputeDtype::kBf16 ||
+      (options.compute == ComputeDtype::kAuto && options.has_bf16_weights && HasBf16Products());
   const Kernels* kernels =
       options.isa == "auto" ? &KernelsOfThisProcessor() : FindKernels(options.isa.c_str());
   if (kernels == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("isa '", options.isa, "': use auto, or one of sse2, avx2, avx512 that "
-                                                   "this processor has; its best is ", KernelsOfThisProcessor().isa));
+    return absl::InvalidArgumentError(absl::StrCat("isa '", options.isa,
+                                                   "': use auto, or one of sse2, avx2, avx512 that "
+                                                   "this processor has; its best is ",
+                                                   KernelsOfThisProcessor().isa));
   }
   return std::make_unique<CpuBackend>(is_bf16, threads, *kernels);
 }

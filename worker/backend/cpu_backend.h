@@ -11,7 +11,8 @@
 
 namespace ibid {
 
-// What matrix products multiply. kAuto: bf16 where weights are bf16 and the processor has instructions for it, else f32.
+// What matrix products multiply. kAuto: bf16 where weights are bf16 and the processor has
+// instructions for it, else f32.
 enum class ComputeDtype { kAuto, kF32, kBf16 };
 
 // Accepts auto, f32, bf16. Errors: InvalidArgument.
@@ -21,8 +22,8 @@ struct CpuBackendOptions {
   ComputeDtype compute = ComputeDtype::kF32;
   bool has_bf16_weights = false;  // what kAuto decides by
   size_t threads = 0;             // 0: one per hardware thread
-  // auto (the best there is), sse2, avx2 or avx512. Workers on different processors share KV blocks only if they compute
-  // the same bits: give them all the lesser one.
+  // auto (the best there is), sse2, avx2 or avx512. Workers on different processors share KV blocks
+  // only if they compute the same bits: give them all the lesser one.
   std::string isa = "auto";
 };
 

@@ -13,7 +13,8 @@ bool CanRun(const Kernels& kernels) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   }
-  if (&kernels == &kKernelsAvx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (&kernels == &kKernelsAvx2)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return true;
 }
 

@@ -1,4 +1,5 @@
-// The kernels themselves. Included once by each kernels_*.cc, which names the table and is compiled for its processor.
+// The kernels themselves. Included once by each kernels_*.cc, which names the table and is compiled
+// for its processor.
 #include "worker/backend/attend.h"
 #include "worker/backend/kernels.h"
 #include "worker/backend/panel_kernel.h"
@@ -18,7 +19,8 @@ void RmsNorm(float* y, const float* x, const float* gain, size_t n, float epsilo
   for (; i < n; ++i) y[i] = x[i] * inverse * gain[i];
 }
 
-void LayerNorm(float* y, const float* x, const float* gain, const float* bias, size_t n, float epsilon) {
+void LayerNorm(float* y, const float* x, const float* gain, const float* bias, size_t n,
+               float epsilon) {
   Vec sums = {};
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) sums += Load(x + i);
@@ -93,7 +95,8 @@ void ToBf16(uint16_t* y, const float* x, size_t n) {
 }  // namespace
 
 extern const Kernels IBID_KERNELS;
-const Kernels IBID_KERNELS = {kIsaName, RmsNorm, LayerNorm, Rope,   SwiGlu,
-                              GeluTanh, Add,     ToBf16,    MultiplyPanel, AttendScratchFloats, Attend};
+const Kernels IBID_KERNELS = {kIsaName, RmsNorm, LayerNorm, Rope,          SwiGlu,
+                              GeluTanh, Add,     ToBf16,    MultiplyPanel, AttendScratchFloats,
+                              Attend};
 
 }  // namespace ibid

@@ -1,7 +1,9 @@
-// The matrix product of rows with one packed panel of 16 columns: the inner loop of worker/backend/panel_product.h.
+// The matrix product of rows with one packed panel of 16 columns: the inner loop of
+// worker/backend/panel_product.h.
 //
-// Every element of y is one chain of fused sums over k, from 0 up, whatever the number of rows taken together and
-// whatever the width of the registers: its bits are those of the plain loop with fmaf.
+// Every element of y is one chain of fused sums over k, from 0 up, whatever the number of rows
+// taken together and whatever the width of the registers: its bits are those of the plain loop with
+// fmaf.
 #pragma once
 
 #include "worker/backend/kernels.h"
@@ -22,7 +24,8 @@ inline void LoadPanelRow(Vec (&w)[kPanelVecs], const uint16_t* panel, size_t k) 
   typedef uint16_t Narrow __attribute__((vector_size(kLanes * 2)));
   typedef uint16_t NarrowAnywhere __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
   for (size_t i = 0; i < kPanelVecs; ++i) {
-    const Narrow bits = *reinterpret_cast<const NarrowAnywhere*>(panel + k * kPanelColumns + i * kLanes);
+    const Narrow bits =
+        *reinterpret_cast<const NarrowAnywhere*>(panel + k * kPanelColumns + i * kLanes);
     w[i] = (Vec)(__builtin_convertvector(bits, IntVec) << 16);
   }
 }
@@ -66,7 +69,8 @@ inline void MultiplyRest(const PanelTask& task, const Weight* panel, size_t firs
 template <typename Weight>
 inline void MultiplyAllRows(const PanelTask& task, const Weight* panel) {
   size_t row = 0;
-  for (; row + kPanelRows <= task.rows; row += kPanelRows) MultiplyRows<kPanelRows>(task, panel, row);
+  for (; row + kPanelRows <= task.rows; row += kPanelRows)
+    MultiplyRows<kPanelRows>(task, panel, row);
   MultiplyRest<kPanelRows - 1>(task, panel, row);
 }
 
@@ -80,7 +84,8 @@ void MultiplyPanel(const PanelTask& task) {
     for (size_t k = 0; k < task.k; ++k) {
       Vec w[kPanelVecs];
       LoadPanelRow(w, narrow, k);
-      for (size_t i = 0; i < kPanelVecs; ++i) Store(task.scratch + k * kPanelColumns + i * kLanes, w[i]);
+      for (size_t i = 0; i < kPanelVecs; ++i)
+        Store(task.scratch + k * kPanelColumns + i * kLanes, w[i]);
     }
     MultiplyAllRows(task, static_cast<const float*>(task.scratch));
   }

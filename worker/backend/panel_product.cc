@@ -9,7 +9,8 @@
 namespace ibid {
 namespace {
 
-// Rows of one task: with K in the thousands they fit the second-level cache beside a panel; a multiple of 6 and of 12.
+// Rows of one task: with K in the thousands they fit the second-level cache beside a panel; a
+// multiple of 6 and of 12.
 constexpr size_t kRowsPerTask = 96;
 // Panels of one task when there are many rows.
 constexpr size_t kPanelsPerTask = 8;
@@ -52,7 +53,8 @@ std::unique_ptr<PackedWeight> PanelMultiplier::Pack(In weight, std::span<const f
     const float* row = weight.row(n);
     for (size_t k = 0; k < k_count; ++k) {
       if (is_bf16) {
-        packed->narrow[at + k * kPanelColumns] = static_cast<uint16_t>(std::bit_cast<uint32_t>(row[k]) >> 16);
+        packed->narrow[at + k * kPanelColumns] =
+            static_cast<uint16_t>(std::bit_cast<uint32_t>(row[k]) >> 16);
       } else {
         packed->wide[at + k * kPanelColumns] = row[k];
       }
@@ -68,13 +70,16 @@ std::unique_ptr<PackedWeight> PanelMultiplier::Pack(In weight, std::span<const f
 void PanelMultiplier::Multiply(Out y, In x, const PackedWeight& packed) {
   const PanelWeight& w = static_cast<const PanelWeight&>(packed);
   IBID_CHECK(x.columns == w.k() && y.columns == w.n() && x.rows == y.rows)
-      << "product of (" << x.rows << ", " << x.columns << ") with weight (" << w.n() << ", " << w.k() << ")";
+      << "product of (" << x.rows << ", " << x.columns << ") with weight (" << w.n() << ", "
+      << w.k() << ")";
   if (x.rows == 0) return;
   const size_t row_tasks = (x.rows + kRowsPerTask - 1) / kRowsPerTask;
   // A few tasks a thread even it out; more only cost.
   const size_t wanted = (4 * team_->threads() + row_tasks - 1) / row_tasks;
-  const size_t panels_per_task = team_->threads() == 1 ? w.panels()
-      : std::max(std::min(kPanelsPerTask, w.panels()), (w.panels() + wanted - 1) / wanted);
+  const size_t panels_per_task =
+      team_->threads() == 1
+          ? w.panels()
+          : std::max(std::min(kPanelsPerTask, w.panels()), (w.panels() + wanted - 1) / wanted);
   const size_t column_tasks = (w.panels() + panels_per_task - 1) / panels_per_task;
   team_->Run(row_tasks * column_tasks, [&](size_t index, size_t thread) {
     const size_t first_row = index / column_tasks * kRowsPerTask;

@@ -1,4 +1,5 @@
-// Each operation as its formula, in plain loops over f32 with sums in f64: what the others are compared with.
+// Each operation as its formula, in plain loops over f32 with sums in f64: what the others are
+// compared with.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -34,7 +35,8 @@ float FromBf16(uint16_t bits) {
 
 class ReferenceBackend final : public Backend {
  public:
-  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight, std::span<const float> bias) override {
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(In weight,
+                                                     std::span<const float> bias) override {
     auto packed = std::make_unique<PlainWeight>(weight.rows, weight.columns);
     for (size_t n = 0; n < weight.rows; ++n) {
       packed->values.insert(packed->values.end(), weight.row(n), weight.row(n) + weight.columns);
@@ -60,7 +62,8 @@ class ReferenceBackend final : public Backend {
              In position_table) override {
     for (size_t t = 0; t < x.rows; ++t) {
       for (size_t e = 0; e < x.columns; ++e) {
-        x.row(t)[e] = table.row(tokens[t])[e] + (positions.empty() ? 0.0f : position_table.row(positions[t])[e]);
+        x.row(t)[e] = table.row(tokens[t])[e] +
+                      (positions.empty() ? 0.0f : position_table.row(positions[t])[e]);
       }
     }
   }
@@ -69,12 +72,13 @@ class ReferenceBackend final : public Backend {
     const bool is_layer = w.kind == NormWeight::Kind::kLayer;
     for (size_t t = 0; t < x.rows; ++t) {
       double mean = 0, square = 0;
-      for (size_t e = 0; is_layer && e < x.columns; ++e) mean += x.row(t)[e] / static_cast<double>(x.columns);
+      for (size_t e = 0; is_layer && e < x.columns; ++e)
+        mean += x.row(t)[e] / static_cast<double>(x.columns);
       for (size_t e = 0; e < x.columns; ++e) square += (x.row(t)[e] - mean) * (x.row(t)[e] - mean);
       const double inverse = 1 / std::sqrt(square / static_cast<double>(x.columns) + w.epsilon);
       for (size_t e = 0; e < x.columns; ++e) {
-        y.row(t)[e] =
-            static_cast<float>((x.row(t)[e] - mean) * inverse * w.gain[e] + (is_layer ? w.bias[e] : 0.0f));
+        y.row(t)[e] = static_cast<float>((x.row(t)[e] - mean) * inverse * w.gain[e] +
+                                         (is_layer ? w.bias[e] : 0.0f));
       }
     }
   }
@@ -94,28 +98,33 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout, uint32_t layer) override {
+  void WriteKv(In k, In v, std::span<const TokenSlot> slots, const KvLayout& layout,
+               uint32_t layer) override {
     for (size_t t = 0; t < slots.size(); ++t) {
       for (size_t g = 0; g < layout.kv_heads; ++g) {
         const size_t token = g * layout.block_tokens + slots[t].index;
         for (size_t d = 0; d < layout.k_dim; ++d) {
-          Set(slots[t].page + layout.KOffset(layer), token * layout.k_dim + d, k.row(t)[g * layout.k_dim + d], layout);
+          Set(slots[t].page + layout.KOffset(layer), token * layout.k_dim + d,
+              k.row(t)[g * layout.k_dim + d], layout);
         }
         for (size_t d = 0; d < layout.v_dim; ++d) {
-          Set(slots[t].page + layout.VOffset(layer), token * layout.v_dim + d, v.row(t)[g * layout.v_dim + d], layout);
+          Set(slots[t].page + layout.VOffset(layer), token * layout.v_dim + d,
+              v.row(t)[g * layout.v_dim + d], layout);
         }
       }
     }
   }
 
-  void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout, uint32_t layer) override {
+  void PagedAttention(Out o, In q, const AttentionBatch& batch, const KvLayout& layout,
+                      uint32_t layer) override {
     for (const AttentionSequence& s : batch.sequences) {
       for (size_t r = 0; r < s.rows; ++r) {
         for (size_t h = 0; h < batch.heads; ++h) {
           const size_t end = s.first_position + r + 1;
           const size_t begin = batch.window > 0 && end > batch.window ? end - batch.window : 0;
-          AttendRow(o.row(s.first_row + r) + h * layout.v_dim, q.row(s.first_row + r) + h * layout.k_dim,
-                    s.pages, begin, end, h / (batch.heads / layout.kv_heads), batch.scale, layout, layer);
+          AttendRow(o.row(s.first_row + r) + h * layout.v_dim,
+                    q.row(s.first_row + r) + h * layout.k_dim, s.pages, begin, end,
+                    h / (batch.heads / layout.kv_heads), batch.scale, layout, layer);
         }
       }
     }
@@ -129,7 +138,8 @@ class ReferenceBackend final : public Backend {
           y.row(t)[f] = static_cast<float>(a / (1 + std::exp(-a)) * x.row(t)[y.columns + f]);
         } else {
           y.row(t)[f] = static_cast<float>(
-              0.5 * a * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (a + 0.044715 * a * a * a))));
+              0.5 * a *
+              (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (a + 0.044715 * a * a * a))));
         }
       }
     }
@@ -141,7 +151,8 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies, size_t bytes) override {
+  void CopyPages(std::span<const std::pair<const std::byte*, std::byte*>> copies,
+                 size_t bytes) override {
     for (const auto& [from, to] : copies) std::memcpy(to, from, bytes);
   }
 
@@ -169,8 +180,8 @@ class ReferenceBackend final : public Backend {
   }
 
   // One query row and head against the keys at positions [begin, end).
-  void AttendRow(float* o, const float* q, std::span<std::byte* const> pages, size_t begin, size_t end, size_t g,
-                 float scale, const KvLayout& layout, uint32_t layer) {
+  void AttendRow(float* o, const float* q, std::span<std::byte* const> pages, size_t begin,
+                 size_t end, size_t g, float scale, const KvLayout& layout, uint32_t layer) {
     const size_t tokens = layout.block_tokens;
     std::vector<double> weights(end - begin);
     double top = -INFINITY, total = 0;
@@ -188,7 +199,8 @@ class ReferenceBackend final : public Backend {
       double sum = 0;
       for (size_t p = begin; p < end; ++p) {
         const std::byte* values = pages[p / tokens] + layout.VOffset(layer);
-        sum += weights[p - begin] * Get(values, (g * tokens + p % tokens) * layout.v_dim + d, layout);
+        sum +=
+            weights[p - begin] * Get(values, (g * tokens + p % tokens) * layout.v_dim + d, layout);
       }
       o[d] = static_cast<float>(sum / total);
     }

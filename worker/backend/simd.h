@@ -1,8 +1,10 @@
-// Vectors of f32 in the widest registers of the instruction set that a kernels_*.cc is compiled for.
+// Vectors of f32 in the widest registers of the instruction set that a kernels_*.cc is compiled
+// for.
 //
-// Included only by kernels_body.h. Everything has internal linkage and no standard header with inline functions is
-// included: code compiled here for a newer processor must never be picked by the linker for use on an older one.
-// Contraction is off in these files (-ffp-contract=off): a product is fused with a sum exactly where Fma says so.
+// Included only by kernels_body.h. Everything has internal linkage and no standard header with
+// inline functions is included: code compiled here for a newer processor must never be picked by
+// the linker for use on an older one. Contraction is off in these files (-ffp-contract=off): a
+// product is fused with a sum exactly where Fma says so.
 #pragma once
 
 #include <immintrin.h>
@@ -87,14 +89,15 @@ inline Vec MaxOfLanesInAll(Vec v) {
 #endif
 }
 
-// e^x to 2 units in the last place for x in [-87, 88]; arguments beyond are taken as the nearest of these.
-// 2^n * e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and the Taylor series of e^r to degree 7 (rest below 6e-9).
+// e^x to 2 units in the last place for x in [-87, 88]; arguments beyond are taken as the nearest of
+// these. 2^n * e^r with n = round(x / ln 2), |r| <= ln 2 / 2, and the Taylor series of e^r to
+// degree 7 (rest below 6e-9).
 inline Vec Exp(Vec x) {
   x = Min(Max(x, Splat(-87.0f)), Splat(88.0f));
   const Vec shift = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const Vec n = Fma(x, Splat(1.44269504088896341f), shift) - shift;
-  Vec r = Fma(n, Splat(-0.693145751953125f), x);         // ln 2, high part: exact products
-  r = Fma(n, Splat(-1.42860682030941723212e-6f), r);     // ln 2, low part
+  Vec r = Fma(n, Splat(-0.693145751953125f), x);      // ln 2, high part: exact products
+  r = Fma(n, Splat(-1.42860682030941723212e-6f), r);  // ln 2, low part
   Vec p = Splat(1.0f / 5040);
   p = Fma(p, r, Splat(1.0f / 720));
   p = Fma(p, r, Splat(1.0f / 120));

@@ -22,7 +22,8 @@ namespace {
 
 using dnnl::memory;
 
-// Columns of one packed panel: small enough that a panel stays in the second-level cache while rows pass by.
+// Columns of one packed panel: small enough that a panel stays in the second-level cache while rows
+// pass by.
 constexpr size_t kTilePanelColumns = 128;
 
 // oneDNN runs on the calling thread alone while this lives; WorkTeam is what makes it parallel.
@@ -55,7 +56,7 @@ class Noise {
 }  // namespace
 
 struct TiledMultiplier::Panel {
-  size_t first = 0;    // column of y
+  size_t first = 0;  // column of y
   size_t columns = 0;
   memory weights;
 };
@@ -72,11 +73,11 @@ struct TiledMultiplier::Weight : PackedWeight {
 
 struct TiledMultiplier::Runtime {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  std::vector<dnnl::stream> streams;              // one a thread
-  std::vector<std::vector<std::byte>> scratch;    // one a thread
-  size_t scratch_bytes = 0;                       // what every primitive so far is content with
-  std::vector<uint16_t> x_bf16;                   // all rows of the product, padded
-  std::vector<float> x_rest, y_rest;              // the padded group
+  std::vector<dnnl::stream> streams;            // one a thread
+  std::vector<std::vector<std::byte>> scratch;  // one a thread
+  size_t scratch_bytes = 0;                     // what every primitive so far is content with
+  std::vector<uint16_t> x_bf16;                 // all rows of the product, padded
+  std::vector<float> x_rest, y_rest;            // the padded group
   std::map<std::array<size_t, 3>, std::vector<size_t>> checked;  // (N, K, panel columns) -> tiles
 };
 
@@ -90,7 +91,8 @@ TiledMultiplier::~TiledMultiplier() = default;
 
 void TiledMultiplier::DisableOpenMpOnThisThread() { omp_set_num_threads(1); }
 
-absl::StatusOr<std::unique_ptr<PackedWeight>> TiledMultiplier::Pack(In weight, std::span<const float> bias) {
+absl::StatusOr<std::unique_ptr<PackedWeight>> TiledMultiplier::Pack(In weight,
+                                                                    std::span<const float> bias) {
   IBID_CHECK(bias.empty() || bias.size() == weight.rows) << "bias of " << bias.size();
   const SerialOpenMp serial;
   auto packed = std::make_unique<Weight>(weight.rows, weight.columns);
@@ -98,8 +100,8 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> TiledMultiplier::Pack(In weight, s
   try {
     PackPanels(weight, packed.get());
   } catch (const dnnl::error& error) {
-    return absl::InternalError(absl::StrCat("packing a weight of shape (", weight.rows, ", ", weight.columns,
-                                            ") with oneDNN: ", error.what()));
+    return absl::InternalError(absl::StrCat("packing a weight of shape (", weight.rows, ", ",
+                                            weight.columns, ") with oneDNN: ", error.what()));
   }
   return packed;
 }
@@ -124,13 +126,15 @@ void TiledMultiplier::PackPanels(In weight, Weight* packed) {
           attributes, runtime_->engine);
       memory::desc form = probe.weights_desc();
       const memory::desc transposed(shape, type, memory::format_tag::ba);
-      if (form == transposed) form = memory::desc(shape, type, memory::format_tag::ab);  // 2x faster for few rows
+      if (form == transposed)
+        form = memory::desc(shape, type, memory::format_tag::ab);  // 2x faster for few rows
       forms[columns] = form;
       for (size_t tile : candidates) {
         const dnnl::matmul::primitive_desc descriptor(
-            {RowMajor(tile, k, k, type), form, RowMajor(tile, columns, n, memory::data_type::f32)}, attributes,
-            runtime_->engine);
-        runtime_->scratch_bytes = std::max(runtime_->scratch_bytes, descriptor.scratchpad_desc().get_size());
+            {RowMajor(tile, k, k, type), form, RowMajor(tile, columns, n, memory::data_type::f32)},
+            attributes, runtime_->engine);
+        runtime_->scratch_bytes =
+            std::max(runtime_->scratch_bytes, descriptor.scratchpad_desc().get_size());
         packed->descriptors.emplace(std::pair(tile, columns), descriptor);
         packed->primitives.emplace(std::pair(tile, columns), dnnl::matmul(descriptor));
       }
@@ -148,7 +152,8 @@ void TiledMultiplier::PackPanels(In weight, Weight* packed) {
   for (const auto& [columns, form] : forms) CheckTiles(packed, columns);
 }
 
-// Multiplies noise by the first panel of that width in every tile and at every place, and keeps the tiles that agree.
+// Multiplies noise by the first panel of that width in every tile and at every place, and keeps the
+// tiles that agree.
 void TiledMultiplier::CheckTiles(Weight* packed, size_t panel_columns) {
   std::vector<size_t>& tiles = runtime_->checked[{packed->n(), packed->k(), panel_columns}];
   if (tiles.empty()) {
@@ -170,14 +175,17 @@ void TiledMultiplier::CheckTiles(Weight* packed, size_t panel_columns) {
                 &result[call * tile * packed->n()], tile, 0);
       }
       for (size_t r = 0; r < kRowTileMax; ++r) {
-        std::memcpy(y + r * panel_columns, &result[(r + shift) * packed->n()], panel_columns * sizeof(float));
+        std::memcpy(y + r * panel_columns, &result[(r + shift) * packed->n()],
+                    panel_columns * sizeof(float));
       }
-      if (shift == 0) probe_ = Checksum(std::as_bytes(std::span(y, kRowTileMax * panel_columns))) + probe_ * 31;
+      if (shift == 0)
+        probe_ = Checksum(std::as_bytes(std::span(y, kRowTileMax * panel_columns))) + probe_ * 31;
     };
     tiles = ChooseRowTiles(kRowTiles, panel_columns, multiply);
     if (tiles.size() < std::size(kRowTiles)) {
-      IBID_LOG(warn, "oneDNN products (K={}, N={}) are batch-invariant only in row tiles of {}: slower", packed->k(),
-               panel_columns, absl::StrJoin(tiles, ", "));
+      IBID_LOG(warn,
+               "oneDNN products (K={}, N={}) are batch-invariant only in row tiles of {}: slower",
+               packed->k(), panel_columns, absl::StrJoin(tiles, ", "));
     }
   }
   if (packed->tiles.empty()) {
@@ -190,25 +198,27 @@ void TiledMultiplier::CheckTiles(Weight* packed, size_t panel_columns) {
   }
 }
 
-void TiledMultiplier::RunCall(const Weight& w, const Panel& panel, const void* x, float* y, size_t tile,
-                              size_t thread) {
+void TiledMultiplier::RunCall(const Weight& w, const Panel& panel, const void* x, float* y,
+                              size_t tile, size_t thread) {
   const std::pair<size_t, size_t> key(tile, panel.columns);
   const dnnl::matmul::primitive_desc& descriptor = w.descriptors.find(key)->second;
   const dnnl::engine& engine = runtime_->engine;
   memory source(descriptor.src_desc(), engine, const_cast<void*>(x));
   memory target(descriptor.dst_desc(), engine, y);
   memory scratchpad(descriptor.scratchpad_desc(), engine, runtime_->scratch[thread].data());
-  w.primitives.find(key)->second.execute(runtime_->streams[thread], {{DNNL_ARG_SRC, source},
-                                                                     {DNNL_ARG_WEIGHTS, panel.weights},
-                                                                     {DNNL_ARG_DST, target},
-                                                                     {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  w.primitives.find(key)->second.execute(runtime_->streams[thread],
+                                         {{DNNL_ARG_SRC, source},
+                                          {DNNL_ARG_WEIGHTS, panel.weights},
+                                          {DNNL_ARG_DST, target},
+                                          {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
 void TiledMultiplier::Multiply(Out y, In x, const PackedWeight& packed) {
   const Weight& w = static_cast<const Weight&>(packed);
   const size_t n = w.n(), k = w.k();
   IBID_CHECK(x.columns == k && y.columns == n && x.rows == y.rows && x.stride == k && y.stride == n)
-      << "product of (" << x.rows << ", " << x.columns << ") with weight (" << n << ", " << k << ")";
+      << "product of (" << x.rows << ", " << x.columns << ") with weight (" << n << ", " << k
+      << ")";
   if (x.rows == 0) return;
   const SerialOpenMp serial;
   const size_t calls_wanted = team_->threads() > 1 ? team_->threads() * 2 : 1;
@@ -225,7 +235,8 @@ void TiledMultiplier::Multiply(Out y, In x, const PackedWeight& packed) {
     const size_t whole = is_padded ? rest.first : x.rows;
     runtime_->x_bf16.resize(std::max(runtime_->x_bf16.size(), (x.rows + rest.tile) * k));
     kernels_->to_bf16(runtime_->x_bf16.data(), x.data, whole * k);
-    if (is_padded) kernels_->to_bf16(&runtime_->x_bf16[whole * k], runtime_->x_rest.data(), rest.tile * k);
+    if (is_padded)
+      kernels_->to_bf16(&runtime_->x_bf16[whole * k], runtime_->x_rest.data(), rest.tile * k);
   }
   team_->Run(groups.size() * w.panels.size(), [&](size_t index, size_t thread) {
     const RowGroup& group = groups[index / w.panels.size()];

@@ -1,9 +1,14 @@
-// Matrix products by oneDNN in row tiles and column panels of fixed shapes, so that every row's bits are its own.
+// Matrix products by oneDNN in row tiles and column panels of fixed shapes, so that every row's
+// bits are its own.
 //
-//   weight (N, K) -> panels of 128 columns, each packed once: one oneDNN primitive a (row tile, panel width)
-//   y (T, N): row groups (row_tiles.h) x panels = independent calls, each on one thread
+//   weight (N, K) -> panels of 128 columns, each packed once: one oneDNN primitive a (row tile,
+//   panel width) y (T, N): row groups (row_tiles.h) x panels = independent calls, each on one
+//   thread
 //
-// The order of each sum is thus fixed by the weight's shape: neither T nor the number of threads can change it.
+// The order of each sum is thus fixed by the weight's shape: neither T nor the number of threads
+// can change it.
+// CpuBackend takes these for bf16, where the processor has instructions that plain loops cannot
+// match; for f32 it has worker/backend/panel_product.h, which needs no check.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +36,8 @@ class TiledMultiplier {
   // REQUIRES: `w` came from Pack of this object.
   void Multiply(Out y, In x, const PackedWeight& w);
 
-  // A hash over the bits that the checked products gave: equal on two machines when their products are.
+  // A hash over the bits that the checked products gave: equal on two machines when their products
+  // are.
   uint64_t probe() const { return probe_; }
   // Calls of helper threads must not start OpenMP teams of their own.
   static void DisableOpenMpOnThisThread();
@@ -43,7 +49,8 @@ class TiledMultiplier {
 
   void PackPanels(In weight, Weight* packed);
   void CheckTiles(Weight* packed, size_t panel_columns);
-  void RunCall(const Weight& w, const Panel& panel, const void* x, float* y, size_t tile, size_t thread);
+  void RunCall(const Weight& w, const Panel& panel, const void* x, float* y, size_t tile,
+               size_t thread);
 
   const bool is_bf16_;
   const Kernels* const kernels_;

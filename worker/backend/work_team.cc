@@ -1,6 +1,7 @@
-// Invariants: task_, count_ change only while no helper is active and the run is closed. A helper touches them only
-// between joining an open run and leaving it, both under the mutex. The caller closes the run once all tasks are claimed,
-// so a helper that wakes late finds it closed and goes back to waiting.
+// Invariants: task_, count_ change only while no helper is active and the run is closed. A helper
+// touches them only between joining an open run and leaving it, both under the mutex. The caller
+// closes the run once all tasks are claimed, so a helper that wakes late finds it closed and goes
+// back to waiting.
 #include "worker/backend/work_team.h"
 
 #include <chrono>
@@ -8,7 +9,8 @@
 namespace ibid {
 namespace {
 
-// A step is a row of short runs: polling this long spares most of them the 50 us that a sleeping thread takes to wake.
+// A step is a row of short runs: polling this long spares most of them the 50 us that a sleeping
+// thread takes to wake.
 constexpr std::chrono::microseconds kPoll(50);
 
 inline void Pause() {

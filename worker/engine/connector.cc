@@ -8,7 +8,8 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of std::chrono:: too, so it has this name.
+// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
+// std::chrono:: too, so it has this name.
 constexpr int seconds = 10;
 
 }  // namespace
@@ -21,9 +22,11 @@ absl::StatusOr<NamespaceHandle> StoreNamespace::Open(Client& client) {
   // Two jobs may both ask: opening is idempotent, and no lock is held during the call.
   absl::StatusOr<NamespaceHandle> opened = client.OpenNamespace(spec_);
   if (!opened.ok()) {
-    IBID_LOG_EVERY(seconds, error, "the store refuses this worker's KV, which is computed without it: {}",
+    IBID_LOG_EVERY(seconds, error,
+                   "the store refuses this worker's KV, which is computed without it: {}",
                    opened.status().ToString());
-    const bool is_final = absl::IsFailedPrecondition(opened.status()) || absl::IsInvalidArgument(opened.status());
+    const bool is_final =
+        absl::IsFailedPrecondition(opened.status()) || absl::IsInvalidArgument(opened.status());
     if (!is_final) return opened;
   }
   MutexLock lock(mutex_);
@@ -31,24 +34,28 @@ absl::StatusOr<NamespaceHandle> StoreNamespace::Open(Client& client) {
   return opened;
 }
 
-Connector::Connector(Client* client, ConnectorOptions options, std::function<void(StoreCompletion)> on_done)
+Connector::Connector(Client* client, ConnectorOptions options,
+                     std::function<void(StoreCompletion)> on_done)
     : client_(client), options_(std::move(options)), on_done_(std::move(on_done)) {
   IBID_CHECK(client_ != nullptr);
-  readers_ = std::make_unique<Executor>("ibid-fetch", options_.read_threads_count, options_.read_queue_max);
-  publishers_ = std::make_unique<Executor>("ibid-publish", options_.publish_threads_count, options_.publish_queue_max);
+  readers_ = std::make_unique<Executor>("ibid-fetch", options_.read_threads_count,
+                                        options_.read_queue_max);
+  publisher_ = std::make_unique<Executor>("ibid-publish", 1, options_.publish_queue_max);
 }
 
 Connector::~Connector() {
   is_stopping_ = true;
-  publishers_.reset();
+  publisher_.reset();
   readers_.reset();
 }
 
-std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& spec, const NamespaceId& id) {
+std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& spec,
+                                                         const NamespaceId& id) {
   const auto it = namespaces_.find(id);
   if (it != namespaces_.end()) return it->second;
   if (namespaces_.size() >= options_.salts_max) {
-    IBID_LOG_EVERY(seconds, warn, "a request does without the store: salts_max={} is reached", options_.salts_max);
+    IBID_LOG_EVERY(seconds, warn, "a request does without the store: salts_max={} is reached",
+                   options_.salts_max);
     return nullptr;
   }
   return namespaces_.emplace(id, std::make_shared<StoreNamespace>(spec)).first->second;
@@ -56,7 +63,8 @@ std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& sp
 
 template <typename Job>
 bool Connector::Start(Executor& executor, const std::shared_ptr<Job>& job) {
-  // Captured as a value that can be moved out: a copy left in the queue would let handles die on its thread.
+  // Captured as a value that can be moved out: a copy left in the queue would let handles die on
+  // its thread.
   return executor.TrySubmit([this, job = std::shared_ptr<Job>(job)]() mutable {
     if (!job->is_abandoned && !is_stopping_) Run(*job);
     // The handles in the job die on the engine thread.
@@ -66,7 +74,7 @@ bool Connector::Start(Executor& executor, const std::shared_ptr<Job>& job) {
 
 bool Connector::Match(const std::shared_ptr<MatchJob>& job) { return Start(*readers_, job); }
 bool Connector::Fetch(const std::shared_ptr<FetchJob>& job) { return Start(*readers_, job); }
-bool Connector::Publish(const std::shared_ptr<PublishJob>& job) { return Start(*publishers_, job); }
+bool Connector::Publish(const std::shared_ptr<PublishJob>& job) { return Start(*publisher_, job); }
 
 void Connector::Run(MatchJob& job) {
   const absl::StatusOr<NamespaceHandle> ns = job.ns->Open(*client_);
@@ -85,8 +93,8 @@ void Connector::Run(FetchJob& job) {
   IBID_CHECK(result.leading_ok <= job.pages.size());
   job.leading_ok = result.leading_ok;
   if (!result.status.ok()) {
-    IBID_LOG_EVERY(seconds, warn, "fetched {} of {} blocks, computing the rest: {}", result.leading_ok, job.pages.size(),
-                   result.status.ToString());
+    IBID_LOG_EVERY(seconds, warn, "fetched {} of {} blocks, computing the rest: {}",
+                   result.leading_ok, job.pages.size(), result.status.ToString());
   }
 }
 
@@ -99,14 +107,16 @@ void Connector::Run(PublishJob& job) {
     links.push_back(page.link());
     payloads.push_back(page.payload());
   }
-  PublishResult result = client_->Publish(*ns, links, payloads, /*durable=*/false, options_.publish_timeout);
+  PublishResult result =
+      client_->Publish(*ns, links, payloads, /*durable=*/false, options_.publish_timeout);
   IBID_CHECK(result.blocks.size() == job.pages.size());
   job.is_complete = result.is_complete();
   job.stored_count = result.stored_count;
   job.results = std::move(result.blocks);
   if (!result.status.ok()) {
-    IBID_LOG_EVERY(seconds, warn, "published {} of {} blocks: {}", result.stored_count + result.present_count,
-                   job.pages.size(), result.status.ToString());
+    IBID_LOG_EVERY(seconds, warn, "published {} of {} blocks: {}",
+                   result.stored_count + result.present_count, job.pages.size(),
+                   result.status.ToString());
   }
 }
 

@@ -1,6 +1,7 @@
-// Connector takes the engine's questions to the store and brings back the answers. The store's calls block, so they run on
-// threads of their own; the engine thread starts a job and finds it, done, among its completions. Pages travel inside the
-// job: while a call is running, they belong to it, also when nobody waits for the answer any more (failures.md 6, 10).
+// Connector takes the engine's questions to the store and brings back the answers. The store's
+// calls block, so they run on threads of their own; the engine thread starts a job and finds it,
+// done, among its completions. Pages travel inside the job: while a call is running, they belong to
+// it, also when nobody waits for the answer any more (failures.md 6, 10).
 //
 // Thread safety: owned by the engine thread. `on_done` is called on the connector's threads.
 #pragma once
@@ -29,12 +30,12 @@ struct ConnectorOptions {
   absl::Duration match_timeout = absl::Milliseconds(500);
   absl::Duration fetch_timeout = absl::Seconds(5);
   absl::Duration publish_timeout = absl::Seconds(10);
-  absl::Duration decode_wait_pending = absl::Milliseconds(200);  // for blocks that a prefill worker is still publishing
-  uint32_t read_threads_count = 4;      // matches and fetches at a time
-  uint32_t publish_threads_count = 2;   // so that publishing never holds up reading
-  uint32_t read_queue_max = 1'024;      // jobs
-  uint32_t publish_queue_max = 1'024;   // jobs
-  uint32_t salts_max = 1'024;           // namespaces; requests with further salts do without the store
+  absl::Duration decode_wait_pending =
+      absl::Milliseconds(200);         // for blocks that a prefill worker is still publishing
+  uint32_t read_threads_count = 4;     // matches and fetches at a time
+  uint32_t read_queue_max = 1'024;     // jobs
+  uint32_t publish_queue_max = 1'024;  // jobs
+  uint32_t salts_max = 1'024;  // namespaces; requests with further salts do without the store
 };
 
 // One namespace at the store; opened by the first job that needs it.
@@ -42,7 +43,8 @@ class StoreNamespace {
  public:
   explicit StoreNamespace(NamespaceSpec spec) : spec_(std::move(spec)) {}
 
-  // Thread-safe; may block for as long as the client's call. Errors: FailedPrecondition, InvalidArgument: for good.
+  // Thread-safe; may block for as long as the client's call. Errors: FailedPrecondition,
+  // InvalidArgument: for good.
   absl::StatusOr<NamespaceHandle> Open(Client& client);
 
  private:
@@ -51,7 +53,8 @@ class StoreNamespace {
   std::optional<absl::StatusOr<NamespaceHandle>> opened_ IBID_GUARDED_BY(mutex_);
 };
 
-// What all jobs have. A job that is abandoned before it starts does nothing; after it started, its answer is ignored.
+// What all jobs have. A job that is abandoned before it starts does nothing; after it started, its
+// answer is ignored.
 struct StoreJob {
   virtual ~StoreJob() = default;
   RequestId request;
@@ -60,22 +63,22 @@ struct StoreJob {
 };
 
 struct MatchJob : StoreJob {
-  std::vector<ChainLink> links;        // consecutive, the first at a multiple of kPlacementGroupBlocks
+  std::vector<ChainLink> links;  // consecutive, the first at a multiple of kPlacementGroupBlocks
   bool waits_for_pending = false;
-  PrefixMatch match;                   // the answer
+  PrefixMatch match;  // the answer
 };
 
 struct FetchJob : StoreJob {
   PrefixMatch match;
-  uint32_t first = 0;                  // block of the match that goes into pages[0]
+  uint32_t first = 0;  // block of the match that goes into pages[0]
   std::vector<OpenPage> pages;
-  uint32_t leading_ok = 0;             // the answer: only so many pages may be used (failures.md 4)
+  uint32_t leading_ok = 0;  // the answer: only so many pages may be used (failures.md 4)
 };
 
 struct PublishJob : StoreJob {
   std::vector<SealedPage> pages;
-  bool is_last_of_prefill = false;     // someone waits for the answer
-  std::vector<BlockResult> results;    // the answer; one a page, or empty
+  bool is_last_of_prefill = false;   // someone waits for the answer
+  std::vector<BlockResult> results;  // the answer; one a page, or empty
   uint32_t stored_count = 0;
   bool is_complete = false;
 };
@@ -83,8 +86,8 @@ struct PublishJob : StoreJob {
 using StoreCompletion =
     std::variant<std::shared_ptr<MatchJob>, std::shared_ptr<FetchJob>, std::shared_ptr<PublishJob>>;
 
-// Blocks of a chain that the client places together: a match starts at such a boundary, so that the client can tell where.
-// The same as ClientOptions::placement_group_blocks.
+// Blocks of a chain that the client places together: a match starts at such a boundary, so that the
+// client can tell where. The same as ClientOptions::placement_group_blocks.
 inline constexpr uint32_t kPlacementGroupBlocks = 64;
 
 class Connector {
@@ -97,7 +100,8 @@ class Connector {
   // Null when salts_max is reached.
   std::shared_ptr<StoreNamespace> FindNamespace(const NamespaceSpec& spec, const NamespaceId& id);
 
-  // False, and nothing happens, when the queue is full: the caller computes, or does without publishing.
+  // False, and nothing happens, when the queue is full: the caller computes, or does without
+  // publishing.
   [[nodiscard]] bool Match(const std::shared_ptr<MatchJob>& job);
   [[nodiscard]] bool Fetch(const std::shared_ptr<FetchJob>& job);
   [[nodiscard]] bool Publish(const std::shared_ptr<PublishJob>& job);
@@ -118,7 +122,9 @@ class Connector {
   std::atomic<bool> is_stopping_ = false;
   // Last, so that their threads end first.
   std::unique_ptr<Executor> readers_;
-  std::unique_ptr<Executor> publishers_;
+  // Apart, so that publishing never holds up reading; one thread, so that a chain's blocks arrive
+  // in order: the client places a block by the one before it.
+  std::unique_ptr<Executor> publisher_;
 };
 
 }  // namespace ibid

@@ -13,9 +13,11 @@
 namespace ibid {
 namespace {
 
-absl::Status CheckLimit(uint64_t value, absl::string_view what, uint64_t limit, absl::string_view limit_name) {
+absl::Status CheckLimit(uint64_t value, absl::string_view what, uint64_t limit,
+                        absl::string_view limit_name) {
   if (value <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat("%d %s exceed %s=%d", value, what, limit_name, limit));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%d %s exceed %s=%d", value, what, limit_name, limit));
 }
 
 NamespaceSpec MakeSpec(const Model& model) {
@@ -33,21 +35,24 @@ absl::Status EngineOptions::Validate() const {
   if (max_running_requests == 0) return absl::InvalidArgumentError("max_running_requests is 0");
   if (max_waiting_requests == 0) return absl::InvalidArgumentError("max_waiting_requests is 0");
   if (max_batch_tokens <= max_running_requests) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("max_batch_tokens=%d must exceed max_running_requests=%d, or prompts would wait for ever",
-                        max_batch_tokens, max_running_requests));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "max_batch_tokens=%d must exceed max_running_requests=%d, or prompts would wait for ever",
+        max_batch_tokens, max_running_requests));
   }
   return CheckLimit(max_batch_tokens, "rows of a step", kStepTokensMax, "kStepTokensMax");
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, std::unique_ptr<Model> model,
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options,
+                                                      std::unique_ptr<Model> model,
                                                       const Tokenizer* tokenizer, Client* store) {
   IBID_CHECK(model != nullptr);
   IBID_RETURN_IF_ERROR(options.Validate());
-  IBID_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool, PagePool::Create(model->layout(), options.pages_count));
+  IBID_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool,
+                        PagePool::Create(model->layout(), options.pages_count));
   std::unique_ptr<Engine> engine(new Engine(options, tokenizer, store, *model));
-  engine->loop_ = std::make_unique<EngineLoop>(engine->options_, std::move(model), std::move(pool), tokenizer, store,
-                                               engine->spec_, engine->inbox_.get());
+  engine->loop_ =
+      std::make_unique<EngineLoop>(engine->options_, std::move(model), std::move(pool), tokenizer,
+                                   store, engine->spec_, engine->inbox_.get());
   engine->thread_ = std::thread([loop = engine->loop_.get()] { loop->Run(); });
   return engine;
 }
@@ -76,7 +81,9 @@ absl::StatusOr<std::shared_ptr<TokenStream>> Engine::Submit(GenerateRequest requ
 
 void Engine::Cancel(RequestId id) { inbox_->Cancel(id); }
 
-bool Engine::Drain(absl::Duration timeout) { return loop_->WaitUntilFinished(inbox_->CloseToRequests(), timeout); }
+bool Engine::Drain(absl::Duration timeout) {
+  return loop_->WaitUntilFinished(inbox_->CloseToRequests(), timeout);
+}
 
 EngineStats Engine::stats() const {
   EngineStats stats = loop_->stats();
@@ -99,13 +106,14 @@ absl::Status Engine::ValidateRequest(const GenerateRequest& request) const {
   }
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] >= config_.vocab) {
-      return absl::InvalidArgumentError(absl::StrFormat("prompt token %d at %d is outside the vocabulary of %d",
-                                                        request.prompt[i], i, config_.vocab));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("prompt token %d at %d is outside the vocabulary of %d",
+                          request.prompt[i], i, config_.vocab));
     }
   }
   if (request.kind == RequestKind::kDecode && request.first_token >= config_.vocab) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("first_token %d is outside the vocabulary of %d", request.first_token, config_.vocab));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "first_token %d is outside the vocabulary of %d", request.first_token, config_.vocab));
   }
   return absl::OkStatus();
 }
@@ -114,14 +122,16 @@ absl::Status Engine::ValidateLengths(const GenerateRequest& request) const {
   const uint64_t prompt = request.prompt.size(), output = request.stop.max_tokens;
   if (prompt == 0) return absl::InvalidArgumentError("the prompt is empty");
   if (output == 0) return absl::InvalidArgumentError("stop.max_tokens is 0; it must be at least 1");
-  IBID_RETURN_IF_ERROR(CheckLimit(prompt, "prompt tokens", options_.max_prompt_tokens, "max_prompt_tokens"));
-  IBID_RETURN_IF_ERROR(CheckLimit(output, "output tokens (stop.max_tokens)", options_.max_output_tokens,
-                                  "max_output_tokens"));
+  IBID_RETURN_IF_ERROR(
+      CheckLimit(prompt, "prompt tokens", options_.max_prompt_tokens, "max_prompt_tokens"));
+  IBID_RETURN_IF_ERROR(CheckLimit(output, "output tokens (stop.max_tokens)",
+                                  options_.max_output_tokens, "max_output_tokens"));
   IBID_RETURN_IF_ERROR(CheckLimit(prompt + 1, "tokens of prompt and output", config_.context_tokens,
                                   "the model's context_tokens"));
-  IBID_RETURN_IF_ERROR(CheckLimit(request.stop.token_ids.size(), "stop token ids", options_.stop_token_ids_max,
-                                  "stop_token_ids_max"));
-  IBID_RETURN_IF_ERROR(CheckLimit(request.salt.size(), "bytes of salt", options_.salt_bytes_max, "salt_bytes_max"));
+  IBID_RETURN_IF_ERROR(CheckLimit(request.stop.token_ids.size(), "stop token ids",
+                                  options_.stop_token_ids_max, "stop_token_ids_max"));
+  IBID_RETURN_IF_ERROR(
+      CheckLimit(request.salt.size(), "bytes of salt", options_.salt_bytes_max, "salt_bytes_max"));
   const uint64_t tokens = std::min<uint64_t>(prompt + output, config_.context_tokens);
   const uint64_t pages = (tokens + layout_.block_tokens - 1) / layout_.block_tokens;
   return CheckLimit(pages, "pages for prompt and output", options_.pages_count, "pages_count");

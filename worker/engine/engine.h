@@ -1,9 +1,11 @@
-// Engine runs one model on one device for any number of requests at a time, and uses the store so as not to compute what
-// is stored. The store can fail; a request cannot fail because of it: whatever does not arrive in time is computed.
-// The tokens of a request depend on the request alone: not on the requests beside it, not on the store.
+// Engine runs one model on one device for any number of requests at a time, and uses the store so
+// as not to compute what is stored. The store can fail; a request cannot fail because of it:
+// whatever does not arrive in time is computed. The tokens of a request depend on the request
+// alone: not on the requests beside it, not on the store.
 //
-// Thread safety: every method, from any thread. One thread of the engine owns scheduler, pages and model; callers submit
-// and read streams. Ownership: the client and the tokenizer must outlive the engine.
+// Thread safety: every method, from any thread. One thread of the engine owns scheduler, pages and
+// model; callers submit and read streams. Ownership: the client and the tokenizer must outlive the
+// engine.
 #pragma once
 
 #include <atomic>
@@ -27,18 +29,19 @@
 namespace ibid {
 
 struct EngineOptions {
-  size_t pages_count = 0;                // REQUIRED: blocks of KV that the worker holds
-  uint32_t max_batch_tokens = 512;        // rows of one step; more than max_running_requests
-  uint32_t max_running_requests = 64;    // with pages, or on their way to them
-  uint32_t max_waiting_requests = 256;   // accepted, not yet running
+  size_t pages_count = 0;               // REQUIRED: blocks of KV that the worker holds
+  uint32_t max_batch_tokens = 512;      // rows of one step; more than max_running_requests
+  uint32_t max_running_requests = 64;   // with pages, or on their way to them
+  uint32_t max_waiting_requests = 256;  // accepted, not yet running
   uint32_t max_prompt_tokens = 1u << 20;
   uint32_t max_output_tokens = 1u << 16;
   uint32_t stop_token_ids_max = 256;
   uint32_t salt_bytes_max = 256;
-  bool publishes = true;                 // false: no request of this worker publishes
-  uint32_t publish_blocks_max = 4'096;   // waiting or being published; further ones are not, and are counted
+  bool publishes = true;  // false: no request of this worker publishes
+  uint32_t publish_blocks_max =
+      4'096;  // waiting or being published; further ones are not, and are counted
   ConnectorOptions store;
-  MetricsRegistry* metrics = nullptr;    // null: none are kept
+  MetricsRegistry* metrics = nullptr;  // null: none are kept
 
   // Errors: InvalidArgument that names the option.
   absl::Status Validate() const;
@@ -47,12 +50,13 @@ struct EngineOptions {
 struct EngineStats {
   uint32_t running_requests = 0, waiting_requests = 0;
   uint64_t pages_total = 0, pages_free = 0, pages_cached = 0;
-  uint64_t prompt_tokens = 0, worker_tokens = 0, fetched_tokens = 0, computed_tokens = 0, output_tokens = 0;
+  uint64_t prompt_tokens = 0, worker_tokens = 0, fetched_tokens = 0, computed_tokens = 0,
+           output_tokens = 0;
   uint64_t steps = 0, preemptions = 0;
-  uint64_t published_blocks = 0;   // that the store took from this worker
+  uint64_t published_blocks = 0;    // that the store took from this worker
   uint64_t unpublished_blocks = 0;  // sealed, but a limit or the store refused them
-  uint64_t publishing_blocks = 0;  // now: pinned until the store has answered
-  uint64_t fetch_failures = 0;     // fetches that brought less than was matched, or came too late
+  uint64_t publishing_blocks = 0;   // now: pinned until the store has answered
+  uint64_t fetch_failures = 0;      // fetches that brought less than was matched, or came too late
   uint64_t unequal_duplicates = 0;  // blocks computed twice with different bytes: never, on the CPU
   bool is_store_reachable = false;
 };
@@ -64,16 +68,20 @@ class Engine {
  public:
   // `tokenizer` null: output has no text, and stop texts are refused. `store` null: none.
   // Errors: InvalidArgument (an option, by name), ResourceExhausted (memory for the pages).
-  static absl::StatusOr<std::unique_ptr<Engine>> Start(EngineOptions options, std::unique_ptr<Model> model,
+  static absl::StatusOr<std::unique_ptr<Engine>> Start(EngineOptions options,
+                                                       std::unique_ptr<Model> model,
                                                        const Tokenizer* tokenizer, Client* store);
-  // Ends what still runs, as kFailed with Unavailable. Waits at most for the store calls that are running.
+  // Ends what still runs, as kFailed with Unavailable. Waits at most for the store calls that are
+  // running.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Errors: InvalidArgument (names the field), ResourceExhausted (names the limit and its value), Unavailable (draining).
+  // Errors: InvalidArgument (names the field), ResourceExhausted (names the limit and its value),
+  // Unavailable (draining).
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(GenerateRequest request);
-  // The request ends as kCancelled, soon, and all that it holds is freed. Nothing happens if it has ended.
+  // The request ends as kCancelled, soon, and all that it holds is freed. Nothing happens if it has
+  // ended.
   void Cancel(RequestId id);
 
   // Refuses new requests and waits for those there are. False when some were left after `timeout`.

@@ -1,6 +1,9 @@
 // The step. Invariants between iterations:
-// - Each sequence is in sequences_ and in exactly one of waiting_, running_, in_store_, by its phase.
-// - A running sequence has computed < tokens.size(), and its table has room for `computed` tokens; the sealed pages of its
+// - Each sequence is in sequences_ and in exactly one of waiting_, running_, in_store_, by its
+// phase.
+// - A running sequence has computed < tokens.size(), and its table has room for `computed` tokens;
+// the sealed pages
+//   of its
 //   table are the full blocks of `computed`.
 // - Handles of pages are in sequences, in jobs of the connector, or in the inbox.
 #include "worker/engine/engine_loop.h"
@@ -16,8 +19,9 @@
 
 namespace ibid {
 
-EngineLoop::EngineLoop(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<PagePool> pool,
-                       const Tokenizer* tokenizer, Client* store, NamespaceSpec spec, Inbox* inbox)
+EngineLoop::EngineLoop(const EngineOptions& options, std::unique_ptr<Model> model,
+                       std::unique_ptr<PagePool> pool, const Tokenizer* tokenizer, Client* store,
+                       NamespaceSpec spec, Inbox* inbox)
     : options_(options),
       model_(std::move(model)),
       pool_(std::move(pool)),
@@ -28,16 +32,17 @@ EngineLoop::EngineLoop(const EngineOptions& options, std::unique_ptr<Model> mode
       block_tokens_(model_->layout().block_tokens) {
   if (options_.metrics != nullptr) metrics_ = std::make_unique<EngineMetrics>(*options_.metrics);
   if (store_ != nullptr) {
-    connector_ = std::make_unique<Connector>(
-        store_, options_.store, [inbox](StoreCompletion done) { inbox->Complete(std::move(done)); });
+    connector_ = std::make_unique<Connector>(store_, options_.store, [inbox](StoreCompletion done) {
+      inbox->Complete(std::move(done));
+    });
   }
   PublishStats();
 }
 
 EngineLoop::~EngineLoop() {
-  connector_.reset();                      // no job runs after this,
-  inbox_->Take(absl::ZeroDuration());      // the pages in their answers are free,
-  IBID_CHECK(sequences_.empty());          // and the pool ends without handles.
+  connector_.reset();                  // no job runs after this,
+  inbox_->Take(absl::ZeroDuration());  // the pages in their answers are free,
+  IBID_CHECK(sequences_.empty());      // and the pool ends without handles.
 }
 
 void EngineLoop::Run() {
@@ -50,7 +55,8 @@ void EngineLoop::Run() {
     CloseFinished();
   }
   while (!sequences_.empty()) {
-    Finish(*sequences_.begin()->second, FinishReason::kFailed, absl::UnavailableError("the worker is shutting down"),
+    Finish(*sequences_.begin()->second, FinishReason::kFailed,
+           absl::UnavailableError("the worker is shutting down"),
            /*is_published=*/false);
   }
   PublishStats();
@@ -94,8 +100,8 @@ void EngineLoop::AdmitWaiting() {
     if (active + needs.size() >= options_.max_running_requests) break;
     needs.push_back((sequence->tokens.size() + block_tokens_ - 1) / block_tokens_);
   }
-  size_t count = CountAdmissible(needs, active, options_.max_running_requests, pool_->available_count(),
-                                 CountPromisedPages());
+  size_t count = CountAdmissible(needs, active, options_.max_running_requests,
+                                 pool_->available_count(), CountPromisedPages());
   for (; count > 0; --count) BeginLookup(**waiting_.begin());
 }
 
@@ -126,12 +132,14 @@ bool EngineLoop::RunStep() {
     views.push_back({sequence->tokens.size(), sequence->computed, sequence->table.pages_count(),
                      is_short ? pool_->CountOwnPages(sequence->table) : 0});
   }
-  const StepPlan plan = PlanStep({options_.max_batch_tokens, block_tokens_}, views, pool_->available_count());
+  const StepPlan plan =
+      PlanStep({options_.max_batch_tokens, block_tokens_}, views, pool_->available_count());
   for (const size_t index : plan.preempted) Preempt(*order[index]);
   if (plan.rows.empty()) return !plan.preempted.empty();
 
   std::vector<std::pair<Sequence*, size_t>> rows;
-  for (const PlannedRows& planned : plan.rows) rows.emplace_back(order[planned.index], planned.tokens_count);
+  for (const PlannedRows& planned : plan.rows)
+    rows.emplace_back(order[planned.index], planned.tokens_count);
   std::vector<float> logits;
   if (const absl::Status status = ForwardRows(rows, &logits); !status.ok()) {
     IBID_LOG(error, "a step of {} sequences failed: {}", rows.size(), status.ToString());

@@ -1,7 +1,8 @@
-// EngineLoop is what the engine thread owns: sequences, page pool, model, connector. One iteration: drain the inbox, admit,
-// plan, extend block tables, forward, sample, seal, publish.
+// EngineLoop is what the engine thread owns: sequences, page pool, model, connector. One iteration:
+// drain the inbox, admit, plan, extend block tables, forward, sample, seal, publish.
 //
-// Thread safety: Run and all private methods belong to the engine thread; stats() and WaitUntilFinished() to any.
+// Thread safety: Run and all private methods belong to the engine thread; stats() and
+// WaitUntilFinished() to any.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,9 @@ class EngineMetrics;
 
 class EngineLoop {
  public:
-  EngineLoop(const EngineOptions& options, std::unique_ptr<Model> model, std::unique_ptr<PagePool> pool,
-             const Tokenizer* tokenizer, Client* store, NamespaceSpec spec, Inbox* inbox);
+  EngineLoop(const EngineOptions& options, std::unique_ptr<Model> model,
+             std::unique_ptr<PagePool> pool, const Tokenizer* tokenizer, Client* store,
+             NamespaceSpec spec, Inbox* inbox);
   // REQUIRES: Run has returned.
   ~EngineLoop();
 
@@ -47,7 +49,8 @@ class EngineLoop {
   size_t CountPromisedPages() const;
   bool RunStep();
   void Preempt(Sequence& sequence);
-  absl::Status ForwardRows(const std::vector<std::pair<Sequence*, size_t>>& rows, std::vector<float>* logits);
+  absl::Status ForwardRows(const std::vector<std::pair<Sequence*, size_t>>& rows,
+                           std::vector<float>* logits);
   void OnRowsComputed(Sequence& sequence, size_t count);
   absl::Duration WaitTime(bool has_progress) const;
   void PublishStats();
@@ -61,7 +64,7 @@ class EngineLoop {
   void CloseFinished();
   bool IsEndToken(const Sequence& sequence, uint32_t token) const;
 
-  // engine_store.cc: what is there already, and what others may have.
+  // engine_store.cc: what is there already.
   void BeginLookup(Sequence& sequence);
   bool StartMatch(Sequence& sequence);
   void OnDone(std::shared_ptr<MatchJob> job);
@@ -72,8 +75,12 @@ class EngineLoop {
   Sequence* FindAwaiting(const StoreJob* job);
   size_t UsefulBlocks(const Sequence& sequence) const;
   ChainLink TailLink(const Sequence& sequence, size_t tokens_count) const;
+
+  // engine_publish.cc: what others may have.
   void SealComputed(Sequence& sequence);
-  void PublishPages(Sequence& sequence, std::vector<SealedPage> pages);
+  void PublishSealed(Sequence& sequence);
+  bool Publish(Sequence& sequence, std::vector<SealedPage> pages, bool is_last_of_prefill);
+  void PublishTail(Sequence& sequence, SealedPage tail);
   void PublishPromptTail(Sequence& sequence);
   void PublishEnd(Sequence& sequence);
   void BeginPrefillPublish(Sequence& sequence);
@@ -93,7 +100,7 @@ class EngineLoop {
   std::unique_ptr<Connector> connector_;  // null without a store
 
   std::map<RequestId, std::unique_ptr<Sequence>> sequences_;  // all
-  SequenceSet waiting_, running_, in_store_;                  // by phase; in_store_: matching, fetching, publishing
+  SequenceSet waiting_, running_, in_store_;  // by phase; in_store_: matching, fetching, publishing
   std::vector<std::pair<std::shared_ptr<TokenStream>, struct Finish>> finished_;
   EngineStats counts_;
 

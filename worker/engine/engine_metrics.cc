@@ -9,7 +9,8 @@ prometheus::Counter* PromptTokens(MetricsRegistry& registry, const std::string& 
 }
 
 prometheus::Counter* Finished(MetricsRegistry& registry, const std::string& reason) {
-  return &MakeCounter(registry, "ibid_engine_requests_total", "Requests that ended, by reason", {{"reason", reason}});
+  return &MakeCounter(registry, "ibid_engine_requests_total", "Requests that ended, by reason",
+                      {{"reason", reason}});
 }
 
 prometheus::Gauge* Pages(MetricsRegistry& registry, const std::string& state) {
@@ -23,8 +24,10 @@ EngineMetrics::EngineMetrics(MetricsRegistry& registry)
       fetched_tokens_{PromptTokens(registry, "store")},
       computed_tokens_{PromptTokens(registry, "computed")},
       output_tokens_{&MakeCounter(registry, "ibid_engine_output_tokens_total", "Tokens sampled")},
-      preemptions_{&MakeCounter(registry, "ibid_engine_preemptions_total", "Sequences that gave their pages back")},
-      published_blocks_{&MakeCounter(registry, "ibid_engine_published_blocks_total", "Blocks that the store took")},
+      preemptions_{&MakeCounter(registry, "ibid_engine_preemptions_total",
+                                "Sequences that gave their pages back")},
+      published_blocks_{&MakeCounter(registry, "ibid_engine_published_blocks_total",
+                                     "Blocks that the store took")},
       unpublished_blocks_{&MakeCounter(registry, "ibid_engine_unpublished_blocks_total",
                                        "Sealed blocks that a limit or the store refused")},
       fetch_failures_{&MakeCounter(registry, "ibid_engine_fetch_failures_total",
@@ -35,10 +38,13 @@ EngineMetrics::EngineMetrics(MetricsRegistry& registry)
       finished_length_(Finished(registry, "length")),
       finished_cancelled_(Finished(registry, "cancelled")),
       finished_failed_(Finished(registry, "failed")),
-      step_rows_(&MakeCounter(registry, "ibid_engine_step_rows_total", "Rows computed, prompt and output")),
+      step_rows_(&MakeCounter(registry, "ibid_engine_step_rows_total",
+                              "Rows computed, prompt and output")),
       ttft_(&MakeLatencyHistogram(registry, "ibid_engine_ttft_seconds", "Arrival to first token")),
-      tpot_(&MakeLatencyHistogram(registry, "ibid_engine_tpot_seconds", "Per output token after the first")),
-      store_wait_(&MakeLatencyHistogram(registry, "ibid_engine_store_wait_seconds", "Waiting for the store, per request")),
+      tpot_(&MakeLatencyHistogram(registry, "ibid_engine_tpot_seconds",
+                                  "Per output token after the first")),
+      store_wait_(&MakeLatencyHistogram(registry, "ibid_engine_store_wait_seconds",
+                                        "Waiting for the store, per request")),
       step_(&MakeLatencyHistogram(registry, "ibid_engine_step_seconds", "One step of the model")),
       running_(&MakeGauge(registry, "ibid_engine_running_requests_count", "Requests that run")),
       waiting_(&MakeGauge(registry, "ibid_engine_waiting_requests_count", "Requests that wait")),
@@ -53,14 +59,23 @@ void EngineMetrics::Mirror::Follow(uint64_t total) {
 
 void EngineMetrics::OnFinish(const Finish& finish) {
   switch (finish.reason) {
-    case FinishReason::kStop: finished_stop_->Increment(); break;
-    case FinishReason::kLength: finished_length_->Increment(); break;
-    case FinishReason::kCancelled: finished_cancelled_->Increment(); break;
-    case FinishReason::kFailed: finished_failed_->Increment(); break;
+    case FinishReason::kStop:
+      finished_stop_->Increment();
+      break;
+    case FinishReason::kLength:
+      finished_length_->Increment();
+      break;
+    case FinishReason::kCancelled:
+      finished_cancelled_->Increment();
+      break;
+    case FinishReason::kFailed:
+      finished_failed_->Increment();
+      break;
   }
   if (finish.output_tokens > 0) ttft_->Observe(absl::ToDoubleSeconds(finish.ttft));
   if (finish.output_tokens > 1) tpot_->Observe(absl::ToDoubleSeconds(finish.tpot));
-  if (finish.store_wait > absl::ZeroDuration()) store_wait_->Observe(absl::ToDoubleSeconds(finish.store_wait));
+  if (finish.store_wait > absl::ZeroDuration())
+    store_wait_->Observe(absl::ToDoubleSeconds(finish.store_wait));
 }
 
 void EngineMetrics::OnStep(size_t rows_count, absl::Duration duration) {

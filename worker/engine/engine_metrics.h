@@ -23,9 +23,10 @@ class EngineMetrics {
     void Follow(uint64_t total);
   };
 
-  Mirror worker_tokens_, fetched_tokens_, computed_tokens_, output_tokens_, preemptions_, published_blocks_,
-      unpublished_blocks_, fetch_failures_, unequal_duplicates_;
-  prometheus::Counter *finished_stop_, *finished_length_, *finished_cancelled_, *finished_failed_, *step_rows_;
+  Mirror worker_tokens_, fetched_tokens_, computed_tokens_, output_tokens_, preemptions_,
+      published_blocks_, unpublished_blocks_, fetch_failures_, unequal_duplicates_;
+  prometheus::Counter *finished_stop_, *finished_length_, *finished_cancelled_, *finished_failed_,
+      *step_rows_;
   prometheus::Histogram *ttft_, *tpot_, *store_wait_, *step_;
   prometheus::Gauge *running_, *waiting_, *pages_free_, *pages_cached_, *pages_total_;
 };

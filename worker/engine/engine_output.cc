@@ -12,10 +12,12 @@ bool EngineLoop::IsEndToken(const Sequence& sequence, uint32_t token) const {
   const auto contains = [token](const std::vector<uint32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
-  return contains(stop.token_ids) || (!stop.ignores_end_token && contains(model_->config().eos_ids));
+  return contains(stop.token_ids) ||
+         (!stop.ignores_end_token && contains(model_->config().eos_ids));
 }
 
-// The order of reasons: an end token, a stop text, a length. An end token is among the tokens, not in the text.
+// The order of reasons: an end token, a stop text, a length. An end token is among the tokens, not
+// in the text.
 void EngineLoop::AppendOutput(Sequence& sequence, uint32_t token) {
   sequence.tokens.push_back(token);
   sequence.last_token_at = clock_.Now();
@@ -34,7 +36,8 @@ void EngineLoop::AppendOutput(Sequence& sequence, uint32_t token) {
     }
   }
   sequence.is_output_complete = sequence.reason.has_value();
-  if (sequence.reason.has_value() && sequence.decoder.has_value() && !sequence.stop_filter.is_stopped()) {
+  if (sequence.reason.has_value() && sequence.decoder.has_value() &&
+      !sequence.stop_filter.is_stopped()) {
     text += sequence.stop_filter.Add(sequence.decoder->Finish());
     if (sequence.stop_filter.is_stopped()) sequence.reason = FinishReason::kStop;
     text += sequence.stop_filter.Finish();
@@ -59,7 +62,8 @@ void EngineLoop::Cancel(RequestId id) {
   Finish(*it->second, FinishReason::kCancelled, absl::OkStatus(), /*is_published=*/false);
 }
 
-void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status, bool is_published) {
+void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status,
+                        bool is_published) {
   struct Finish finish;
   finish.reason = reason;
   finish.status = std::move(status);
@@ -70,7 +74,8 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
     finish.ttft = sequence.first_token_at - sequence.submitted + sequence.request.waited_before;
   }
   if (output_count > 1) {
-    finish.tpot = (sequence.last_token_at - sequence.first_token_at) / static_cast<int64_t>(output_count - 1);
+    finish.tpot =
+        (sequence.last_token_at - sequence.first_token_at) / static_cast<int64_t>(output_count - 1);
   }
   finish.store_wait = sequence.store_wait;
   if (sequence.request.kind == RequestKind::kPrefill && sequence.reason.has_value()) {

@@ -1,6 +1,7 @@
-// What is there already (this worker's pages, then the store), and what others may have (publishing).
+// What is there already: this worker's pages, then the store.
 //
-// A sequence waits for the store at most until store_deadline. An answer that comes later is dropped, with its pages.
+// A sequence waits for the store at most until store_deadline. An answer that comes later is
+// dropped, with its pages.
 #include <algorithm>
 
 #include "core/check.h"
@@ -8,7 +9,8 @@
 
 namespace ibid {
 
-// Leading blocks of the lookup that can save work: a sequence that needs logits computes at least its newest token.
+// Leading blocks of the lookup that can save work: a sequence that needs logits computes at least
+// its newest token.
 size_t EngineLoop::UsefulBlocks(const Sequence& sequence) const {
   return (sequence.tokens.size() - 1 + block_tokens_ - 1) / block_tokens_;
 }
@@ -17,9 +19,10 @@ ChainLink EngineLoop::TailLink(const Sequence& sequence, size_t tokens_count) co
   const size_t full = tokens_count / block_tokens_;
   IBID_CHECK(tokens_count % block_tokens_ != 0 && sequence.chain.size() >= full);
   const BlockKey parent = full == 0 ? RootParent(sequence.ns) : sequence.chain[full - 1].key;
-  const auto tokens =
-      std::span<const uint32_t>(sequence.tokens).subspan(full * block_tokens_, tokens_count - full * block_tokens_);
-  return {MakeBlockKey(parent, tokens), parent, static_cast<uint32_t>(tokens.size()), static_cast<uint32_t>(full)};
+  const auto tokens = std::span<const uint32_t>(sequence.tokens)
+                          .subspan(full * block_tokens_, tokens_count - full * block_tokens_);
+  return {MakeBlockKey(parent, tokens), parent, static_cast<uint32_t>(tokens.size()),
+          static_cast<uint32_t>(full)};
 }
 
 void EngineLoop::BeginLookup(Sequence& sequence) {
@@ -38,8 +41,10 @@ void EngineLoop::BeginLookup(Sequence& sequence) {
   if (!sequence.request.ignores_worker_cache) {
     const size_t full_useful = std::min(useful, sequence.chain.size());
     sequence.own_hits = pool_->Match(std::span<const ChainLink>(sequence.chain).first(full_useful));
-    if (sequence.own_hits.size() == sequence.chain.size() && useful > full_useful && sequence.lookup_tail) {
-      for (SealedPage& page : pool_->Match({&*sequence.lookup_tail, 1})) sequence.own_hits.push_back(std::move(page));
+    if (sequence.own_hits.size() == sequence.chain.size() && useful > full_useful &&
+        sequence.lookup_tail) {
+      for (SealedPage& page : pool_->Match({&*sequence.lookup_tail, 1}))
+        sequence.own_hits.push_back(std::move(page));
     }
   }
   if (sequence.own_hits.size() < useful && sequence.reads_store() && StartMatch(sequence)) return;
@@ -61,7 +66,8 @@ bool EngineLoop::StartMatch(Sequence& sequence) {
   if (job->links.empty() || !connector_->Match(job)) return false;
   const ConnectorOptions& limits = connector_->options();
   const absl::Duration wait =
-      limits.match_timeout + (job->waits_for_pending ? limits.decode_wait_pending : absl::ZeroDuration());
+      limits.match_timeout +
+      (job->waits_for_pending ? limits.decode_wait_pending : absl::ZeroDuration());
   sequence.store_job = std::move(job);
   sequence.store_wait_since = clock_.Now();
   sequence.store_deadline = sequence.store_wait_since + std::min(wait, limits.fetch_timeout);
@@ -120,13 +126,16 @@ void EngineLoop::OnDone(std::shared_ptr<FetchJob> job) {
   StartRunning(*sequence, std::move(job->pages));
 }
 
-// With all that was found, the sequence joins those that run. `fetched` are the blocks after own_hits.
+// With all that was found, the sequence joins those that run. `fetched` are the blocks after
+// own_hits.
 void EngineLoop::StartRunning(Sequence& sequence, std::vector<OpenPage> fetched) {
-  if (in_store_.erase(&sequence) > 0) sequence.store_wait += clock_.Now() - sequence.store_wait_since;
+  if (in_store_.erase(&sequence) > 0)
+    sequence.store_wait += clock_.Now() - sequence.store_wait_since;
   sequence.store_job.reset();
   const std::vector<SealedPage> own = std::exchange(sequence.own_hits, {});
   const size_t blocks = own.size() + fetched.size();
-  size_t found = std::min(std::min(blocks * block_tokens_, sequence.lookup_count()), sequence.tokens.size() - 1);
+  size_t found = std::min(std::min(blocks * block_tokens_, sequence.lookup_count()),
+                          sequence.tokens.size() - 1);
   const size_t whole = found / block_tokens_;  // blocks that nothing is written to any more
 
   std::vector<SealedPage> sealed(own.begin(), own.begin() + std::min(own.size(), whole));
@@ -145,25 +154,27 @@ void EngineLoop::StartRunning(Sequence& sequence, std::vector<OpenPage> fetched)
       found = whole * block_tokens_;
     }
   }
-  sequence.is_prompt_tail_published = sequence.lookup_tail.has_value() && blocks > sequence.chain.size() &&
+  sequence.is_prompt_tail_published = sequence.lookup_tail.has_value() &&
+                                      blocks > sequence.chain.size() &&
                                       (fetched.size() > 0 || pool_->is_published(own.back()));
   if (sequence.usage.prompt_tokens == 0) {
     const size_t prompt = sequence.prompt_count();
     const size_t from_worker = std::min({own.size() * block_tokens_, found, prompt});
     const size_t from_store = std::min(found, prompt) - from_worker;
     sequence.usage = {static_cast<uint32_t>(prompt), static_cast<uint32_t>(from_worker),
-                      static_cast<uint32_t>(from_store), static_cast<uint32_t>(prompt - from_worker - from_store)};
+                      static_cast<uint32_t>(from_store),
+                      static_cast<uint32_t>(prompt - from_worker - from_store)};
     counts_.prompt_tokens += prompt;
     counts_.worker_tokens += from_worker;
     counts_.fetched_tokens += from_store;
     counts_.computed_tokens += sequence.usage.computed_tokens;
   }
   sequence.computed = found;
-  std::vector<SealedPage> unpublished(sealed.begin(), sealed.begin() + std::min(own.size(), whole));
   sequence.table = pool_->MakeTable(std::move(sealed), std::move(open));
   sequence.phase = SequencePhase::kRunning;
   running_.insert(&sequence);
-  PublishPages(sequence, std::move(unpublished));
+  sequence.offered_blocks = 0;
+  PublishSealed(sequence);  // what this worker has of it and the store has not
 }
 
 void EngineLoop::ExpireStoreWaits() {
@@ -181,109 +192,6 @@ void EngineLoop::ExpireStoreWaits() {
     sequence->store_job->is_abandoned = true;
     StartRunning(*sequence, {});
   }
-}
-
-void EngineLoop::SealComputed(Sequence& sequence) {
-  const size_t before = sequence.table.sealed().size();
-  const size_t full = sequence.computed / block_tokens_;
-  if (full == before) return;
-  if (sequence.chain.size() < full) {
-    ExtendChain(sequence.ns, std::span<const uint32_t>(sequence.tokens).first(full * block_tokens_), block_tokens_,
-                /*with_tail=*/false, &sequence.chain);
-  }
-  pool_->SealLeading(sequence.table, std::span<const ChainLink>(sequence.chain).first(full));
-  const auto sealed = sequence.table.sealed().subspan(before);
-  PublishPages(sequence, {sealed.begin(), sealed.end()});
-}
-
-// Publishes those of `pages` that the store is not known to have. Never waits; what a limit refuses is counted.
-void EngineLoop::PublishPages(Sequence& sequence, std::vector<SealedPage> pages) {
-  if (!options_.publishes || !sequence.writes_store()) return;
-  std::erase_if(pages, [this](const SealedPage& page) { return pool_->is_published(page); });
-  if (pages.empty()) return;
-  const size_t count = pages.size();
-  auto job = std::make_shared<PublishJob>();
-  job->request = sequence.id;
-  job->ns = sequence.store_ns;
-  job->pages = std::move(pages);
-  if (counts_.publishing_blocks + count > options_.publish_blocks_max || !connector_->Publish(job)) {
-    counts_.unpublished_blocks += count;
-    return;
-  }
-  counts_.publishing_blocks += count;
-  ++sequence.publishes_in_flight;
-}
-
-void EngineLoop::PublishPromptTail(Sequence& sequence) {
-  // A prefill's tail does not grow: its own page is published at the end.
-  if (sequence.request.kind == RequestKind::kPrefill || sequence.is_prompt_tail_published) return;
-  if (!sequence.lookup_tail.has_value() || !options_.publishes || !sequence.writes_store()) return;
-  std::optional<SealedPage> tail = pool_->SnapshotTail(sequence.table, *sequence.lookup_tail);
-  if (tail.has_value()) PublishPages(sequence, {*std::move(tail)});
-}
-
-// The last, partly filled block of a sequence that ended: whoever goes on from exactly here finds it.
-void EngineLoop::PublishEnd(Sequence& sequence) {
-  if (sequence.computed % block_tokens_ == 0 || sequence.table.open_count() != 1) return;
-  PublishPages(sequence, {pool_->SealTail(sequence.table, TailLink(sequence, sequence.computed))});
-}
-
-void EngineLoop::BeginPrefillPublish(Sequence& sequence) {
-  running_.erase(&sequence);
-  if (sequence.computed % block_tokens_ != 0) {
-    sequence.tail_page = pool_->SealTail(sequence.table, TailLink(sequence, sequence.computed));
-  }
-  if (!options_.publishes || !sequence.writes_store()) {
-    return Finish(sequence, *sequence.reason, absl::OkStatus(), /*is_published=*/false);
-  }
-  sequence.phase = SequencePhase::kPublishing;
-  sequence.store_wait_since = clock_.Now();
-  sequence.store_deadline = sequence.store_wait_since + connector_->options().publish_timeout;
-  in_store_.insert(&sequence);
-  TryLastPublish(sequence);
-}
-
-// Offers the whole chain once more, after all earlier parts of it have been answered: so that blocks which are still on
-// their way from here do not count as stored.
-void EngineLoop::TryLastPublish(Sequence& sequence) {
-  if (sequence.publishes_in_flight > 0) return;
-  auto job = std::make_shared<PublishJob>();
-  job->request = sequence.id;
-  job->ns = sequence.store_ns;
-  job->is_last_of_prefill = true;
-  const auto sealed = sequence.table.sealed();
-  job->pages.assign(sealed.begin(), sealed.end());
-  if (sequence.tail_page.has_value()) job->pages.push_back(*sequence.tail_page);
-  const size_t count = job->pages.size();
-  sequence.store_job = job;
-  if (!connector_->Publish(job)) {
-    counts_.unpublished_blocks += count;
-    return Finish(sequence, *sequence.reason, absl::OkStatus(), /*is_published=*/false);
-  }
-  counts_.publishing_blocks += count;
-  ++sequence.publishes_in_flight;
-}
-
-void EngineLoop::OnDone(std::shared_ptr<PublishJob> job) {
-  counts_.publishing_blocks -= job->pages.size();
-  counts_.published_blocks += job->stored_count;
-  for (size_t i = 0; i < job->pages.size(); ++i) {
-    const BlockResult result = i < job->results.size() ? job->results[i] : BlockResult::kFailed;
-    if (result == BlockResult::kOk || result == BlockResult::kPresent) {
-      pool_->MarkPublished(job->pages[i]);
-    } else {
-      ++counts_.unpublished_blocks;
-    }
-  }
-  const auto it = sequences_.find(job->request);
-  if (it == sequences_.end()) return;
-  Sequence& sequence = *it->second;
-  --sequence.publishes_in_flight;
-  if (sequence.phase != SequencePhase::kPublishing) return;
-  if (job->is_last_of_prefill) {
-    return Finish(sequence, *sequence.reason, absl::OkStatus(), job->is_complete);
-  }
-  TryLastPublish(sequence);
 }
 
 }  // namespace ibid

@@ -1,7 +1,7 @@
 // Inbox is the one way into the engine thread: requests, cancellations and the store's answers.
 //
-// Thread safety: every method, from any thread; Take from the engine thread only. Bounded: requests by
-// max_waiting_requests, cancellations and answers by the requests and jobs there are.
+// Thread safety: every method, from any thread; Take from the engine thread only. Bounded: requests
+// by max_waiting_requests, cancellations and answers by the requests and jobs there are.
 #pragma once
 
 #include <memory>

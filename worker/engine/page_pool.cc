@@ -1,7 +1,9 @@
 // Invariants:
-// - A page is in exactly one of: free_, one OpenPage, sealed with holders, cached_ (sealed without holders).
+// - A page is in exactly one of: free_, one OpenPage, sealed with holders, cached_ (sealed without
+// holders).
 // - by_key_ has each sealed page once, by its link's key; no two sealed pages have one key.
-// - A holder of a block holds the blocks before it in its chain, or touched them no earlier: so of a prefix the end
+// - A holder of a block holds the blocks before it in its chain, or touched them no earlier: so of
+// a prefix the end
 //   leaves first.
 #include "worker/engine/page_pool.h"
 
@@ -18,7 +20,8 @@ namespace {
 // Vector loads of a kernel start on cache lines.
 constexpr size_t kPageAlignment = 64;
 
-// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of std::chrono:: too, so it has this name.
+// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
+// std::chrono:: too, so it has this name.
 constexpr int seconds = 10;
 
 }  // namespace
@@ -37,7 +40,8 @@ SealedPage::~SealedPage() {
 ByteView SealedPage::payload() const { return {pool_->At(id_), pool_->payload_bytes_}; }
 const ChainLink& SealedPage::link() const { return pool_->states_[id_.value].link; }
 
-absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout, size_t pages_count) {
+absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout,
+                                                           size_t pages_count) {
   IBID_RETURN_IF_ERROR(layout.Validate());
   if (pages_count == 0 || pages_count > UINT32_MAX) {
     return absl::InvalidArgumentError(absl::StrFormat("a page pool of %d pages", pages_count));
@@ -119,13 +123,15 @@ SealedPage PagePool::Seal(OpenPage page, const ChainLink& link) {
     ++duplicates_;
     if (std::memcmp(At(it->second), At(page.id_), payload_bytes_) != 0) {
       ++unequal_duplicates_;
-      IBID_LOG_EVERY(seconds, error, "block {} was computed twice with different bytes", DigestToShortHex(link.key.digest));
+      IBID_LOG_EVERY(seconds, error, "block {} was computed twice with different bytes",
+                     DigestToShortHex(link.key.digest));
     }
     Hold(it->second);
     return SealedPage(this, it->second);
   }
   PageState& state = states_[page.id_.value];
-  state = {PageState::Kind::kSealed, /*is_published=*/false, /*holders=*/1, /*last_use=*/++tick_, link};
+  state = {PageState::Kind::kSealed, /*is_published=*/false, /*holders=*/1, /*last_use=*/++tick_,
+           link};
   page.pool_ = nullptr;
   return SealedPage(this, page.id_);
 }
@@ -217,10 +223,12 @@ void PagePool::Release(PageId id) {
 void PagePool::ZeroUnusedTokens(std::byte* page, uint32_t token_count) const {
   const size_t unused = layout_.block_tokens - token_count;
   if (unused == 0) return;
-  // Each head's tokens are one tile of block_tokens rows; the scales, if any, are tiles of one f32 a token.
+  // Each head's tokens are one tile of block_tokens rows; the scales, if any, are tiles of one f32
+  // a token.
   const auto zero_tiles = [&](std::byte* tiles, size_t count, size_t row_bytes) {
     for (size_t i = 0; i < count; ++i) {
-      std::memset(tiles + (i * layout_.block_tokens + token_count) * row_bytes, 0, unused * row_bytes);
+      std::memset(tiles + (i * layout_.block_tokens + token_count) * row_bytes, 0,
+                  unused * row_bytes);
     }
   };
   const size_t element_bytes = DtypeBytes(layout_.dtype);

@@ -1,16 +1,17 @@
-// PagePool owns the worker's pages: a fixed number of pieces of memory, each with room for one block in exactly the form
-// of its payload, so that publish and fetch are plain copies.
+// PagePool owns the worker's pages: a fixed number of pieces of memory, each with room for one
+// block in exactly the form of its payload, so that publish and fetch are plain copies.
 //
 //     free ----Extend----> open ----Seal----> sealed, held ----last handle dies----> cached
 //      ^                     |                     ^                                    |
 //      |                     | dropped             '------------- Match ----------------+
 //      '---------------------'<-------------------------- Extend, least recently used --'
 //
-// The types say what may be done: an OpenPage has one owner, who writes; a SealedPage has any number of holders, who read,
-// and only a SealedPage can be published, so a block that is not computed yet never is (failures.md 7).
+// The types say what may be done: an OpenPage has one owner, who writes; a SealedPage has any
+// number of holders, who read, and only a SealedPage can be published, so a block that is not
+// computed yet never is (failures.md 7).
 //
-// Thread safety: owned by the engine thread: all calls, and the copying and destroying of handles, happen there. A handle
-// may be moved to another thread, read or filled there, and moved back.
+// Thread safety: owned by the engine thread: all calls, and the copying and destroying of handles,
+// happen there. A handle may be moved to another thread, read or filled there, and moved back.
 // Ownership: handles must not outlive the pool.
 #pragma once
 
@@ -43,7 +44,8 @@ struct PageId {
 // A page that is being filled. Move-only; dropping it frees the page.
 class OpenPage {
  public:
-  OpenPage(OpenPage&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+  OpenPage(OpenPage&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
   OpenPage& operator=(OpenPage&& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(id_, other.id_);
@@ -64,7 +66,8 @@ class OpenPage {
 class SealedPage {
  public:
   SealedPage(const SealedPage& other);
-  SealedPage(SealedPage&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+  SealedPage(SealedPage&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
   SealedPage& operator=(SealedPage other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(id_, other.id_);
@@ -100,17 +103,19 @@ class BlockTable {
 
 struct PagePoolStats {
   size_t pages = 0;
-  size_t free = 0;              // hold nothing
-  size_t cached = 0;            // hold a block that nobody uses, and can still be matched
-  uint64_t evicted = 0;         // cached blocks that made room
-  uint64_t duplicates = 0;      // sealed, and was there already
+  size_t free = 0;                  // hold nothing
+  size_t cached = 0;                // hold a block that nobody uses, and can still be matched
+  uint64_t evicted = 0;             // cached blocks that made room
+  uint64_t duplicates = 0;          // sealed, and was there already
   uint64_t unequal_duplicates = 0;  // of these, with other bytes: batch invariance was broken
 };
 
 class PagePool {
  public:
-  // Reserves all memory at once. Errors: InvalidArgument (layout, no pages), ResourceExhausted (memory).
-  static absl::StatusOr<std::unique_ptr<PagePool>> Create(const KvLayout& layout, size_t pages_count);
+  // Reserves all memory at once. Errors: InvalidArgument (layout, no pages), ResourceExhausted
+  // (memory).
+  static absl::StatusOr<std::unique_ptr<PagePool>> Create(const KvLayout& layout,
+                                                          size_t pages_count);
   ~PagePool();  // REQUIRES: no handle is alive.
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -124,7 +129,8 @@ class PagePool {
 
   // `count` pages of any content, or none at all when there are too few.
   std::vector<OpenPage> Take(size_t count);
-  // Adds open pages until `table` has room for `tokens_count` tokens. False, and nothing changed, when there are too few.
+  // Adds open pages until `table` has room for `tokens_count` tokens. False, and nothing changed,
+  // when there are too few.
   [[nodiscard]] bool Extend(BlockTable& table, size_t tokens_count);
 
   // A table that starts with `sealed`, then `open`.
@@ -132,14 +138,18 @@ class PagePool {
   // A writable copy of a block; nothing when no page is available.
   std::optional<OpenPage> CopyToOpen(const SealedPage& page);
 
-  // The block is computed: it can be matched from now on, and is never written again. When a page with the same key is
-  // there already, the result is that one, and `page` is freed. Tokens beyond link.token_count become zero.
+  // The block is computed: it can be matched from now on, and is never written again. When a page
+  // with the same key is there already, the result is that one, and `page` is freed. Tokens beyond
+  // link.token_count become zero.
   SealedPage Seal(OpenPage page, const ChainLink& link);
-  // Seals the table's first open pages, those of links[sealed().size() ..), which must all be full blocks.
+  // Seals the table's first open pages, those of links[sealed().size() ..), which must all be full
+  // blocks.
   void SealLeading(BlockTable& table, std::span<const ChainLink> links);
-  // The table's last page, open and partly filled, becomes a sealed tail block and leaves the table.
+  // The table's last page, open and partly filled, becomes a sealed tail block and leaves the
+  // table.
   SealedPage SealTail(BlockTable& table, const ChainLink& link);
-  // The same from a copy, while the table's own page goes on growing; nothing when no page is available.
+  // The same from a copy, while the table's own page goes on growing; nothing when no page is
+  // available.
   std::optional<SealedPage> SnapshotTail(const BlockTable& table, const ChainLink& link);
 
   // Whether the store has, or had, the block: kept with the page while it can be matched.
@@ -150,7 +160,8 @@ class PagePool {
 
   // Marks the sealed pages as used now. Among pages of one touch, ends leave before beginnings.
   void Touch(std::span<const SealedPage> pages);
-  // Sealed pages in the table that nobody else holds, and its open pages: what dropping it makes available.
+  // Sealed pages in the table that nobody else holds, and its open pages: what dropping it makes
+  // available.
   size_t CountOwnPages(const BlockTable& table) const;
 
   PagePoolStats stats() const;

@@ -23,7 +23,8 @@ class Planner {
     const PlanSequence& sequence = running_[index];
     const size_t wanted = sequence.tokens_count - sequence.computed_count;
     while (!is_preempted_[index] && budget_ > 0) {
-      const size_t room = (sequence.pages_count + pages_free_) * block_tokens_ - sequence.computed_count;
+      const size_t room =
+          (sequence.pages_count + pages_free_) * block_tokens_ - sequence.computed_count;
       const size_t count = std::min({wanted, budget_, room});
       if (count > 0) {
         rows_[index] = count;
@@ -46,7 +47,8 @@ class Planner {
 
  private:
   size_t NewPages(size_t index) const {
-    const size_t needed = (running_[index].computed_count + rows_[index] + block_tokens_ - 1) / block_tokens_;
+    const size_t needed =
+        (running_[index].computed_count + rows_[index] + block_tokens_ - 1) / block_tokens_;
     return needed - std::min(needed, running_[index].pages_count);
   }
 
@@ -73,7 +75,8 @@ class Planner {
 
 }  // namespace
 
-StepPlan PlanStep(const PlanLimits& limits, std::span<const PlanSequence> running, size_t pages_available) {
+StepPlan PlanStep(const PlanLimits& limits, std::span<const PlanSequence> running,
+                  size_t pages_available) {
   IBID_CHECK(limits.block_tokens > 0 && limits.step_tokens_max > 0);
   Planner planner(limits, running, pages_available);
   for (const bool is_decoding : {true, false}) {
@@ -81,14 +84,15 @@ StepPlan PlanStep(const PlanLimits& limits, std::span<const PlanSequence> runnin
       const PlanSequence& sequence = running[i];
       IBID_CHECK(sequence.computed_count < sequence.tokens_count);
       IBID_CHECK(sequence.computed_count <= sequence.pages_count * limits.block_tokens);
-      if ((sequence.tokens_count - sequence.computed_count == 1) == is_decoding) planner.Schedule(i);
+      if ((sequence.tokens_count - sequence.computed_count == 1) == is_decoding)
+        planner.Schedule(i);
     }
   }
   return std::move(planner).Finish();
 }
 
-size_t CountAdmissible(std::span<const size_t> waiting_pages, size_t active_count, size_t active_max,
-                       size_t pages_available, size_t pages_promised) {
+size_t CountAdmissible(std::span<const size_t> waiting_pages, size_t active_count,
+                       size_t active_max, size_t pages_available, size_t pages_promised) {
   size_t count = 0;
   while (count < waiting_pages.size() && active_count < active_max) {
     const size_t needed = waiting_pages[count] + 1;

@@ -20,8 +20,8 @@ struct RequestId {
 
 enum class StoreMode { kReadWrite, kOff, kReadOnly, kWriteOnly };
 
-// kPrefill: computes the prompt, samples one token, publishes the whole chain and waits for that, within a limit.
-// kDecode: goes on after a prefill that ran elsewhere.
+// kPrefill: computes the prompt, samples one token, publishes the whole chain and waits for that,
+// within a limit. kDecode: goes on after a prefill that ran elsewhere.
 enum class RequestKind { kGenerate, kPrefill, kDecode };
 
 struct SamplingParams {
@@ -47,10 +47,12 @@ struct GenerateRequest {
   StoreMode store = StoreMode::kReadWrite;
   bool ignores_worker_cache = false;  // reuse no page of this worker
   std::string salt;
-  absl::Duration waited_before = absl::ZeroDuration();  // from arrival at the worker to Submit; counts into ttft
+  absl::Duration waited_before =
+      absl::ZeroDuration();  // from arrival at the worker to Submit; counts into ttft
 };
 
-// How the prompt's tokens came to have KV: prompt_tokens = worker_tokens + fetched_tokens + computed_tokens.
+// How the prompt's tokens came to have KV: prompt_tokens = worker_tokens + fetched_tokens +
+// computed_tokens.
 struct PromptUsage {
   uint32_t prompt_tokens = 0;
   uint32_t worker_tokens = 0;   // from pages of this worker
@@ -69,8 +71,8 @@ struct Finish {
   absl::Duration tpot = absl::ZeroDuration();        // mean over the tokens after the first
   absl::Duration store_wait = absl::ZeroDuration();  // that the request spent waiting for the store
   // kPrefill only:
-  std::vector<BlockKey> chain;  // keys of all blocks, the tail block last
-  bool is_published = false;    // all of the chain is in the store
+  std::vector<BlockKey> chain;      // keys of all blocks, the tail block last
+  bool is_published = false;        // all of the chain is in the store
   bool is_output_complete = false;  // the first token already ended the output
 };
 

@@ -44,9 +44,9 @@ struct Sequence {
   NamespaceId ns;
   std::shared_ptr<StoreNamespace> store_ns;  // null: this request does without the store
 
-  std::vector<uint32_t> tokens;     // prompt, then output
-  size_t computed = 0;              // tokens with KV in `table`
-  std::vector<ChainLink> chain;     // full blocks of `tokens`, as far as they were needed
+  std::vector<uint32_t> tokens;  // prompt, then output
+  size_t computed = 0;           // tokens with KV in `table`
+  std::vector<ChainLink> chain;  // full blocks of `tokens`, as far as they were needed
   BlockTable table;
 
   // Finding what is there already (phases kMatching and kFetching).
@@ -54,7 +54,7 @@ struct Sequence {
   std::vector<SealedPage> own_hits;      // leading blocks that this worker has
   std::shared_ptr<StoreJob> store_job;   // whose answer is awaited
   absl::Time store_wait_since;
-  absl::Time store_deadline;             // after which the sequence goes on without (also in kPublishing)
+  absl::Time store_deadline;  // after which the sequence goes on without (also in kPublishing)
   absl::Duration store_wait = absl::ZeroDuration();
   bool was_admitted = false;
   bool is_prompt_tail_published = false;
@@ -64,16 +64,19 @@ struct Sequence {
   StopTextFilter stop_filter;
   PromptUsage usage;
   absl::Time submitted, first_token_at, last_token_at;
-  std::optional<FinishReason> reason;    // set when no more tokens are wanted
-  bool is_output_complete = false;       // false for a prefill whose output goes on elsewhere
+  std::optional<FinishReason> reason;  // set when no more tokens are wanted
+  bool is_output_complete = false;     // false for a prefill whose output goes on elsewhere
 
-  // Prefill: the chain's publication.
+  // Publishing.
+  size_t offered_blocks =
+      0;  // leading sealed blocks that were offered to the store, or need not be
   uint32_t publishes_in_flight = 0;
-  std::optional<SealedPage> tail_page;
+  std::optional<SealedPage> tail_page;  // of a prefill that has ended
 
   size_t prompt_count() const { return request.prompt.size(); }
   size_t output_count() const { return tokens.size() - request.prompt.size(); }
-  // Tokens whose KV may be found instead of computed: the prompt, or all but the newest token of one that goes on.
+  // Tokens whose KV may be found instead of computed: the prompt, or all but the newest token of
+  // one that goes on.
   size_t lookup_count() const { return std::max(prompt_count(), tokens.size() - 1); }
   bool reads_store() const {
     return store_ns != nullptr &&

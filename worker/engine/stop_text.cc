@@ -16,8 +16,9 @@ absl::Status ValidateStopTexts(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     if (text.empty()) return absl::InvalidArgumentError("a stop text is empty");
     if (text.size() > kStopTextBytesMax) {
-      return absl::ResourceExhaustedError(absl::StrFormat("a stop text of %d bytes exceeds stop_text_bytes_max=%d",
-                                                          text.size(), kStopTextBytesMax));
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("a stop text of %d bytes exceeds stop_text_bytes_max=%d", text.size(),
+                          kStopTextBytesMax));
     }
   }
   return absl::OkStatus();
@@ -32,7 +33,8 @@ std::string StopTextFilter::Add(absl::string_view piece) {
     const size_t begin = held_.find(text);
     if (begin == std::string::npos) continue;
     const size_t end = begin + text.size();
-    if (best_end == std::string::npos || end < best_end || (end == best_end && begin < best_begin)) {
+    if (best_end == std::string::npos || end < best_end ||
+        (end == best_end && begin < best_begin)) {
       best_end = end;
       best_begin = begin;
     }

@@ -1,7 +1,8 @@
-// StopTextFilter ends an output before the first stop text, and holds back text that may be the start of one.
+// StopTextFilter ends an output before the first stop text, and holds back text that may be the
+// start of one.
 //
-// The first stop text is the one that is complete first, so that what comes out does not depend on how the text was cut
-// into pieces. Thread-compatible.
+// The first stop text is the one that is complete first, so that what comes out does not depend on
+// how the text was cut into pieces. Thread-compatible.
 #pragma once
 
 #include <string>

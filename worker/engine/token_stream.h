@@ -1,5 +1,5 @@
-// TokenStream carries one request's output from the engine to its reader. The engine never waits for the reader: a stream
-// holds at most max_tokens tokens, because that is all a request can make.
+// TokenStream carries one request's output from the engine to its reader. The engine never waits
+// for the reader: a stream holds at most max_tokens tokens, because that is all a request can make.
 //
 // Thread safety: one engine thread (Push, Close) and one reader, at the same time.
 #pragma once
@@ -27,8 +27,9 @@ class TokenStream {
   // The same without waiting; may be empty.
   StreamItem TakeAll();
 
-  // `listener` is called, with no lock held, on the engine thread whenever something was added, and at once if something
-  // is there. It must be quick. It is forgotten after the finish. At most one call of this function.
+  // `listener` is called, with no lock held, on the engine thread whenever something was added, and
+  // at once if something is there. It must be quick. It is forgotten after the finish. At most one
+  // call of this function.
   void SetListener(std::function<void()> listener);
 
   // The engine's side. REQUIRES: not closed; at most tokens_max tokens in all.

@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 constexpr absl::string_view kSupported = "GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM";
 constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
-// For messages. Nested values are not spelled out: a hostile file could nest them deeper than the stack is.
+// For messages. Nested values are not spelled out: a hostile file could nest them deeper than the
+// stack is.
 std::string Shown(const Json& value) {
   return value.is_structured() ? std::string(value.type_name()) : value.dump();
 }
@@ -36,7 +37,8 @@ class Fields {
       Fail(name, "is missing");
       return min;
     }
-    if (!value->is_number_unsigned()) return Fail(name, absl::StrCat("is ", Shown(*value), ", no count")), min;
+    if (!value->is_number_unsigned())
+      return Fail(name, absl::StrCat("is ", Shown(*value), ", no count")), min;
     const uint64_t count = value->get<uint64_t>();
     if (count < min || count > max) {
       return Fail(name, absl::StrCat("is ", count, ", outside ", min, " to ", max)), min;
@@ -47,7 +49,8 @@ class Fields {
   double Number(const char* name, double min, double max, double absent) {
     const Json* value = Find(name);
     if (value == nullptr) return absent;
-    if (!value->is_number()) return Fail(name, absl::StrCat("is ", Shown(*value), ", no number")), absent;
+    if (!value->is_number())
+      return Fail(name, absl::StrCat("is ", Shown(*value), ", no number")), absent;
     const double number = value->get<double>();
     if (!(number >= min && number <= max)) {
       return Fail(name, absl::StrCat("is ", number, ", outside ", min, " to ", max)), absent;
@@ -58,14 +61,16 @@ class Fields {
   bool Flag(const char* name, bool absent) {
     const Json* value = Find(name);
     if (value == nullptr) return absent;
-    if (!value->is_boolean()) return Fail(name, absl::StrCat("is ", Shown(*value), ", neither true nor false")), absent;
+    if (!value->is_boolean())
+      return Fail(name, absl::StrCat("is ", Shown(*value), ", neither true nor false")), absent;
     return value->get<bool>();
   }
 
   std::string Text(const char* name, const char* absent) {
     const Json* value = Find(name);
     if (value == nullptr) return absent;
-    if (!value->is_string()) return Fail(name, absl::StrCat("is ", Shown(*value), ", no text")), absent;
+    if (!value->is_string())
+      return Fail(name, absl::StrCat("is ", Shown(*value), ", no text")), absent;
     return value->get<std::string>();
   }
 
@@ -92,7 +97,8 @@ class Fields {
   }
 
   void Fail(absl::string_view name, absl::string_view reason) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " ", reason));
+    if (status_.ok())
+      status_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " ", reason));
   }
   void Adopt(const absl::Status& status) {
     if (status_.ok()) status_ = status;
@@ -110,11 +116,13 @@ absl::StatusOr<std::string> ArchitectureName(const Json& json, absl::string_view
   const auto list = json.find("architectures");
   if (list != json.end() && list->is_array() && !list->empty()) {
     if (list->size() == 1 && (*list)[0].is_string()) return (*list)[0].get<std::string>();
-    return absl::InvalidArgumentError(absl::StrCat(file, ": architectures is ", Shown(*list), ", not one name"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": architectures is ", Shown(*list), ", not one name"));
   }
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": has neither architectures nor model_type"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": has neither architectures nor model_type"));
   }
   const std::string name = type->get<std::string>();
   if (name == "gpt2") return std::string("GPT2LMHeadModel");
@@ -123,7 +131,8 @@ absl::StatusOr<std::string> ArchitectureName(const Json& json, absl::string_view
   return name;
 }
 
-void ParseRopeScaling(const Json& json, absl::string_view name, Fields* outer, ModelConfig* config) {
+void ParseRopeScaling(const Json& json, absl::string_view name, Fields* outer,
+                      ModelConfig* config) {
   if (!json.is_object()) return outer->Fail(name, "is no object");
   const std::string prefix = absl::StrCat(name, ".");
   Fields fields(json, outer->file(), prefix);
@@ -135,7 +144,8 @@ void ParseRopeScaling(const Json& json, absl::string_view name, Fields* outer, M
   } else if (type == "llama3") {
     scaling.kind = RopeScaling::Kind::kLlama3;
   } else if (type != "default") {
-    fields.Fail("rope_type", absl::StrCat("is '", type, "'; supported are default, linear and llama3"));
+    fields.Fail("rope_type",
+                absl::StrCat("is '", type, "'; supported are default, linear and llama3"));
   }
   if (scaling.kind != RopeScaling::Kind::kNone) {
     if (fields.Find("factor") == nullptr) fields.Fail("factor", "is missing");
@@ -167,13 +177,16 @@ void ParseGpt2(Fields* f, ModelConfig* c) {
   if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
     f->Fail("activation_function", absl::StrCat("is '", activation, "'; supported is gelu_new"));
   }
-  if (!f->Flag("scale_attn_weights", true)) f->Fail("scale_attn_weights", "is false, which is not supported");
+  if (!f->Flag("scale_attn_weights", true))
+    f->Fail("scale_attn_weights", "is false, which is not supported");
   if (f->Flag("scale_attn_by_inverse_layer_idx", false)) {
     f->Fail("scale_attn_by_inverse_layer_idx", "is true, which is not supported");
   }
-  if (f->Flag("add_cross_attention", false)) f->Fail("add_cross_attention", "is true, which is not supported");
+  if (f->Flag("add_cross_attention", false))
+    f->Fail("add_cross_attention", "is true, which is not supported");
   if (c->width % c->heads != 0) {
-    f->Fail("n_embd", absl::StrCat("is ", c->width, ", no multiple of n_head, which is ", c->heads));
+    f->Fail("n_embd",
+            absl::StrCat("is ", c->width, ", no multiple of n_head, which is ", c->heads));
   }
   c->head_dim = c->width / c->heads;
 }
@@ -200,35 +213,42 @@ void ParseLlama(Fields* f, ModelConfig* c) {
     f->Fail("hidden_act", absl::StrCat("is '", activation, "'; supported is silu"));
   }
   if (f->Find("head_dim") == nullptr && c->width % c->heads != 0) {
-    f->Fail("hidden_size", absl::StrCat("is ", c->width, ", no multiple of num_attention_heads, which is ", c->heads));
+    f->Fail(
+        "hidden_size",
+        absl::StrCat("is ", c->width, ", no multiple of num_attention_heads, which is ", c->heads));
   }
   c->head_dim = f->Count("head_dim", 1, 4096, std::max<size_t>(1, c->width / c->heads));
   if (c->heads % c->kv_heads != 0) {
     f->Fail("num_attention_heads",
-            absl::StrCat("is ", c->heads, ", no multiple of num_key_value_heads, which is ", c->kv_heads));
+            absl::StrCat("is ", c->heads, ", no multiple of num_key_value_heads, which is ",
+                         c->kv_heads));
   }
-  if (c->head_dim % 2 != 0) f->Fail("head_dim", absl::StrCat("is ", c->head_dim, ": rotary embedding needs pairs"));
+  if (c->head_dim % 2 != 0)
+    f->Fail("head_dim", absl::StrCat("is ", c->head_dim, ": rotary embedding needs pairs"));
 }
 
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(absl::string_view text, absl::string_view file) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
   IBID_ASSIGN_OR_RETURN(const std::string name, ArchitectureName(json, file));
   ModelConfig config;
   Fields fields(json, file);
   for (const char* quantization : {"quantization", "quantization_config"}) {
-    if (fields.Find(quantization) != nullptr) fields.Fail(quantization, "is set: quantised weights are not supported");
+    if (fields.Find(quantization) != nullptr)
+      fields.Fail(quantization, "is set: quantised weights are not supported");
   }
   if (name == "GPT2LMHeadModel") {
     ParseGpt2(&fields, &config);
   } else if (name == "LlamaForCausalLM" || name == "MistralForCausalLM") {
     ParseLlama(&fields, &config);
-    if (name == "MistralForCausalLM") config.sliding_window = fields.Count("sliding_window", 0, 1 << 24, 0);
+    if (name == "MistralForCausalLM")
+      config.sliding_window = fields.Count("sliding_window", 0, 1 << 24, 0);
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": architecture '", name, "' is not supported; supported are ", kSupported));
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": architecture '", name, "' is not supported; supported are ", kSupported));
   }
   config.eos_ids = fields.Ids("eos_token_id", config.vocab);
   config.bos_ids = fields.Ids("bos_token_id", config.vocab);
@@ -241,8 +261,9 @@ absl::StatusOr<ModelConfig> ModelConfig::Load(const std::string& path) {
   return Parse(text, path);
 }
 
-// Llama 3's rule: frequencies whose wavelength is long against the original context are divided by `factor`, short
-// ones kept, those between interpolated (the reference is rope_scaling of type llama3 in Hugging Face transformers).
+// Llama 3's rule: frequencies whose wavelength is long against the original context are divided by
+// `factor`, short ones kept, those between interpolated (the reference is rope_scaling of type
+// llama3 in Hugging Face transformers).
 std::vector<float> RopeFrequencies(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
   std::vector<float> frequencies(config.head_dim / 2);
@@ -250,9 +271,11 @@ std::vector<float> RopeFrequencies(const ModelConfig& config) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
     const float plain = 1.0f / static_cast<float>(std::pow(config.rope_theta, double{exponent}));
     frequencies[i] = plain;
-    if (scaling.kind == RopeScaling::Kind::kLinear) frequencies[i] = static_cast<float>(plain / scaling.factor);
+    if (scaling.kind == RopeScaling::Kind::kLinear)
+      frequencies[i] = static_cast<float>(plain / scaling.factor);
     if (scaling.kind != RopeScaling::Kind::kLlama3) continue;
-    const double turns = scaling.original_context * plain / (2 * std::numbers::pi);  // in the original context
+    const double turns =
+        scaling.original_context * plain / (2 * std::numbers::pi);  // in the original context
     if (turns < scaling.low_freq_factor) {
       frequencies[i] = static_cast<float>(plain / scaling.factor);
     } else if (turns < scaling.high_freq_factor) {

@@ -25,18 +25,18 @@ struct RopeScaling {
 
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
-  size_t vocab = 0;            // V
-  size_t width = 0;            // E
-  size_t feed_forward = 0;     // F
-  uint32_t layers = 0;         // L
-  size_t heads = 0;            // H
-  size_t kv_heads = 0;         // G
-  size_t head_dim = 0;         // D
-  size_t context_tokens = 0;   // the most tokens of a sequence
+  size_t vocab = 0;           // V
+  size_t width = 0;           // E
+  size_t feed_forward = 0;    // F
+  uint32_t layers = 0;        // L
+  size_t heads = 0;           // H
+  size_t kv_heads = 0;        // G
+  size_t head_dim = 0;        // D
+  size_t context_tokens = 0;  // the most tokens of a sequence
   float norm_epsilon = 1e-5f;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  size_t sliding_window = 0;   // 0: none
+  size_t sliding_window = 0;  // 0: none
   bool has_attention_bias = false;
   bool has_mlp_bias = false;
   bool has_tied_embeddings = false;

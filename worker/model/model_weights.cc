@@ -27,14 +27,15 @@ class Loader {
     const size_t shape[] = {count};
     return checkpoint_.Read(name, shape);
   }
-  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(const std::vector<float>& values, size_t n, size_t k,
-                                                     const std::vector<float>& bias) {
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(const std::vector<float>& values, size_t n,
+                                                     size_t k, const std::vector<float>& bias) {
     return backend_->Pack(In{values.data(), n, k, k}, bias);
   }
 
-  // Linear layers `names` below each other as one weight (sum of rows, k); their biases too if `has_bias`.
-  absl::StatusOr<std::unique_ptr<PackedWeight>> Stacked(const std::vector<std::pair<std::string, size_t>>& names,
-                                                        size_t k, bool has_bias) {
+  // Linear layers `names` below each other as one weight (sum of rows, k); their biases too if
+  // `has_bias`.
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Stacked(
+      const std::vector<std::pair<std::string, size_t>>& names, size_t k, bool has_bias) {
     std::vector<float> values, bias;
     size_t n = 0;
     for (const auto& [name, rows] : names) {
@@ -50,7 +51,8 @@ class Loader {
   }
 
   // GPT-2 keeps its weights as (inputs, outputs).
-  absl::StatusOr<std::unique_ptr<PackedWeight>> Transposed(const std::string& name, size_t n, size_t k) {
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Transposed(const std::string& name, size_t n,
+                                                           size_t k) {
     IBID_ASSIGN_OR_RETURN(const std::vector<float> from, Matrix(name + ".weight", k, n));
     IBID_ASSIGN_OR_RETURN(const std::vector<float> bias, Vector(name + ".bias", n));
     std::vector<float> to(from.size());
@@ -97,12 +99,14 @@ absl::Status Loader::LoadLlama(ModelWeights* w) {
                                               {at + "self_attn.k_proj", kv_rows},
                                               {at + "self_attn.v_proj", kv_rows}},
                                              c_.width, c_.has_attention_bias));
-    IBID_ASSIGN_OR_RETURN(layer.out, Stacked({{at + "self_attn.o_proj", c_.width}}, q_rows, c_.has_attention_bias));
-    IBID_ASSIGN_OR_RETURN(layer.feed_forward_norm, Norm(at + "post_attention_layernorm", kRms));
     IBID_ASSIGN_OR_RETURN(
-        layer.up, Stacked({{at + "mlp.gate_proj", c_.feed_forward}, {at + "mlp.up_proj", c_.feed_forward}}, c_.width,
-                          c_.has_mlp_bias));
-    IBID_ASSIGN_OR_RETURN(layer.down, Stacked({{at + "mlp.down_proj", c_.width}}, c_.feed_forward, c_.has_mlp_bias));
+        layer.out, Stacked({{at + "self_attn.o_proj", c_.width}}, q_rows, c_.has_attention_bias));
+    IBID_ASSIGN_OR_RETURN(layer.feed_forward_norm, Norm(at + "post_attention_layernorm", kRms));
+    IBID_ASSIGN_OR_RETURN(layer.up, Stacked({{at + "mlp.gate_proj", c_.feed_forward},
+                                             {at + "mlp.up_proj", c_.feed_forward}},
+                                            c_.width, c_.has_mlp_bias));
+    IBID_ASSIGN_OR_RETURN(
+        layer.down, Stacked({{at + "mlp.down_proj", c_.width}}, c_.feed_forward, c_.has_mlp_bias));
     w->layers.push_back(std::move(layer));
   }
   IBID_ASSIGN_OR_RETURN(w->final_norm, Norm("model.norm", kRms));
@@ -114,7 +118,8 @@ absl::Status Loader::LoadGpt2(ModelWeights* w) {
   // Older checkpoints name the tensors of the bare model.
   const std::string root = checkpoint_.Contains("wte.weight") ? "" : "transformer.";
   IBID_ASSIGN_OR_RETURN(w->embedding, Matrix(root + "wte.weight", c_.vocab, c_.width));
-  IBID_ASSIGN_OR_RETURN(w->position_embedding, Matrix(root + "wpe.weight", c_.context_tokens, c_.width));
+  IBID_ASSIGN_OR_RETURN(w->position_embedding,
+                        Matrix(root + "wpe.weight", c_.context_tokens, c_.width));
   for (uint32_t i = 0; i < c_.layers; ++i) {
     const std::string at = absl::StrCat(root, "h.", i, ".");
     LayerWeights layer;
@@ -132,12 +137,14 @@ absl::Status Loader::LoadGpt2(ModelWeights* w) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, const Checkpoint& checkpoint,
+absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config,
+                                                          const Checkpoint& checkpoint,
                                                           Backend* backend) {
   auto weights = std::make_unique<ModelWeights>();
   Loader loader(config, checkpoint, backend);
-  IBID_RETURN_IF_ERROR(config.architecture == Architecture::kGpt2 ? loader.LoadGpt2(weights.get())
-                                                                  : loader.LoadLlama(weights.get()));
+  IBID_RETURN_IF_ERROR(config.architecture == Architecture::kGpt2
+                           ? loader.LoadGpt2(weights.get())
+                           : loader.LoadLlama(weights.get()));
   return weights;
 }
 

@@ -1,10 +1,13 @@
-// Checkpoint: the named tensors of one or more .safetensors files (https://github.com/huggingface/safetensors).
+// Checkpoint: the named tensors of one or more .safetensors files
+// (https://github.com/huggingface/safetensors).
 //
-//   file = u64 header length, little-endian | header, JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end)}, ..}
+//   file = u64 header length, little-endian | header, JSON: {"name": {"dtype", "shape",
+//   "data_offsets": [begin, end)}, ..}
 //          | data; offsets count from its start
 //
-// A header is believed only after every entry was checked against the file's length, its own shape and the other entries.
-// Bytes are read into memory of the caller, never mapped: a file cut short later is an error, not a signal.
+// A header is believed only after every entry was checked against the file's length, its own shape
+// and the other entries. Bytes are read into memory of the caller, never mapped: a file cut short
+// later is an error, not a signal.
 //
 // Thread safety: const methods from any thread.
 #pragma once
@@ -24,8 +27,9 @@
 
 namespace ibid {
 
-inline constexpr size_t kSafetensorsHeaderBytesMax = size_t{100} << 20;  // as the format's own reader
-inline constexpr size_t kTensorsMax = 1u << 20;                          // of one file
+inline constexpr size_t kSafetensorsHeaderBytesMax = size_t{100}
+                                                     << 20;  // as the format's own reader
+inline constexpr size_t kTensorsMax = 1u << 20;              // of one file
 inline constexpr size_t kShardsMax = 4096;
 
 enum class TensorDtype { kF32, kF16, kBf16, kOther };
@@ -37,11 +41,11 @@ struct TensorInfo {
   uint64_t begin = 0, end = 0;  // bytes, from the start of the file's data
 };
 
-// The entries of one header, checked. `data_bytes` is the length of the file without its header; `file` names it in errors.
-// Errors: InvalidArgument (names file, tensor, reason), DataLoss (the data are shorter than the header says).
-absl::StatusOr<std::unordered_map<std::string, TensorInfo>> ParseSafetensorsHeader(absl::string_view header,
-                                                                                   uint64_t data_bytes,
-                                                                                   absl::string_view file);
+// The entries of one header, checked. `data_bytes` is the length of the file without its header;
+// `file` names it in errors. Errors: InvalidArgument (names file, tensor, reason), DataLoss (the
+// data are shorter than the header says).
+absl::StatusOr<std::unordered_map<std::string, TensorInfo>> ParseSafetensorsHeader(
+    absl::string_view header, uint64_t data_bytes, absl::string_view file);
 
 class Checkpoint {
  public:
@@ -53,9 +57,11 @@ class Checkpoint {
   bool Contains(absl::string_view name) const;
   // Null when there is none.
   const TensorInfo* Find(absl::string_view name) const;
-  // The tensor's values as f32, which must be of this shape; f32, f16 and bf16 are converted exactly.
-  // Errors: InvalidArgument (missing, another shape, another dtype), DataLoss (the file ends early).
-  absl::StatusOr<std::vector<float>> Read(absl::string_view name, std::span<const size_t> shape) const;
+  // The tensor's values as f32, which must be of this shape; f32, f16 and bf16 are converted
+  // exactly. Errors: InvalidArgument (missing, another shape, another dtype), DataLoss (the file
+  // ends early).
+  absl::StatusOr<std::vector<float>> Read(absl::string_view name,
+                                          std::span<const size_t> shape) const;
   // Adds all bytes of all files, in the order of their names. Errors: DataLoss.
   absl::Status AddTo(Sha256& hash) const;
 

@@ -16,7 +16,8 @@ namespace {
 
 // Bytes that stand for themselves: printable and no space, in Latin-1.
 bool IsPrintable(uint32_t byte) {
-  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) ||
+         (byte >= 0xae && byte <= 0xff);
 }
 
 // From code point to byte; the others follow U+0100 in their order.
@@ -38,7 +39,8 @@ size_t StripLeft(absl::string_view text, size_t limit, size_t end) {
     size_t begin = end - 1;
     while (begin > limit && (static_cast<uint8_t>(text[begin]) & 0xc0) == 0x80) --begin;
     const Utf8Step step = NextCharacter(text.substr(begin, end - begin));
-    if (step.state != Utf8State::kWhole || !u_isUWhiteSpace(static_cast<UChar32>(step.code_point))) break;
+    if (step.state != Utf8State::kWhole || !u_isUWhiteSpace(static_cast<UChar32>(step.code_point)))
+      break;
     end = begin;
   }
   return end;
@@ -47,7 +49,8 @@ size_t StripLeft(absl::string_view text, size_t limit, size_t end) {
 size_t StripRight(absl::string_view text, size_t begin) {
   while (begin < text.size()) {
     const Utf8Step step = NextCharacter(text.substr(begin));
-    if (step.state != Utf8State::kWhole || !u_isUWhiteSpace(static_cast<UChar32>(step.code_point))) break;
+    if (step.state != Utf8State::kWhole || !u_isUWhiteSpace(static_cast<UChar32>(step.code_point)))
+      break;
     begin += step.bytes;
   }
   return begin;
@@ -69,15 +72,16 @@ std::optional<std::string> BytesOfAlphabet(absl::string_view text) {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<ByteLevelTokenizer>> ByteLevelTokenizer::Make(ByteLevelParts parts,
-                                                                             const std::string& file) {
+absl::StatusOr<std::unique_ptr<ByteLevelTokenizer>> ByteLevelTokenizer::Make(
+    ByteLevelParts parts, const std::string& file) {
   auto tokenizer = std::make_unique<ByteLevelTokenizer>();
   absl::Status status = tokenizer->AddVocabulary(parts);
   if (status.ok()) status = tokenizer->AddMerges(parts);
   if (status.ok()) status = tokenizer->AddAddedTokens(parts);
   const size_t size = tokenizer->tokens_.size();
   for (const std::optional<uint32_t>& id : {parts.bos, parts.eos, parts.unknown}) {
-    if (status.ok() && id && *id >= size) status = absl::InvalidArgumentError(absl::StrCat("id ", *id, " is no token"));
+    if (status.ok() && id && *id >= size)
+      status = absl::InvalidArgumentError(absl::StrCat("id ", *id, " is no token"));
   }
   if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
   tokenizer->pre_tokenizer_ = std::move(parts.pre_tokenizer);
@@ -99,7 +103,9 @@ absl::Status ByteLevelTokenizer::AddVocabulary(const ByteLevelParts& parts) {
           absl::StrCat("token '", text, "' has id ", id, "; kVocabularyMax is ", kVocabularyMax));
     }
     if (id >= tokens_.size()) tokens_.resize(id + 1);
-    if (tokens_[id].is_used) return absl::InvalidArgumentError(absl::StrCat("id ", id, " has two tokens, one '", text, "'"));
+    if (tokens_[id].is_used)
+      return absl::InvalidArgumentError(
+          absl::StrCat("id ", id, " has two tokens, one '", text, "'"));
     tokens_[id].is_used = true;
     std::optional<std::string> bytes = BytesOfAlphabet(text);
     if (!bytes) {  // no text becomes it but as an added token
@@ -118,10 +124,12 @@ absl::Status ByteLevelTokenizer::AddMerges(const ByteLevelParts& parts) {
   for (size_t rank = 0; rank < parts.merges.size(); ++rank) {
     const auto& [left, right] = parts.merges[rank];
     const auto fail = [&, rank = rank](absl::string_view what) {
-      return absl::InvalidArgumentError(absl::StrCat("merge ", rank, " ('", parts.merges[rank].first, "' '",
+      return absl::InvalidArgumentError(absl::StrCat("merge ", rank, " ('",
+                                                     parts.merges[rank].first, "' '",
                                                      parts.merges[rank].second, "'): ", what));
     };
-    const std::optional<std::string> left_bytes = BytesOfAlphabet(left), right_bytes = BytesOfAlphabet(right);
+    const std::optional<std::string> left_bytes = BytesOfAlphabet(left),
+                                     right_bytes = BytesOfAlphabet(right);
     if (!left_bytes || !right_bytes) return fail("has a character outside the byte alphabet");
     const auto left_id = ids_.find(*left_bytes), right_id = ids_.find(*right_bytes);
     const auto merged = ids_.find(*left_bytes + *right_bytes);
@@ -135,15 +143,18 @@ absl::Status ByteLevelTokenizer::AddMerges(const ByteLevelParts& parts) {
 
 absl::Status ByteLevelTokenizer::AddAddedTokens(const ByteLevelParts& parts) {
   for (const AddedToken& token : parts.added) {
-    if (token.text.empty()) return absl::InvalidArgumentError(absl::StrCat("added token ", token.id, " is empty"));
+    if (token.text.empty())
+      return absl::InvalidArgumentError(absl::StrCat("added token ", token.id, " is empty"));
     if (token.id >= kVocabularyMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("added token '", token.text, "' has id ", token.id, "; kVocabularyMax is ", kVocabularyMax));
+      return absl::InvalidArgumentError(absl::StrCat("added token '", token.text, "' has id ",
+                                                     token.id, "; kVocabularyMax is ",
+                                                     kVocabularyMax));
     }
     if (token.id >= tokens_.size()) tokens_.resize(token.id + 1);
     tokens_[token.id] = {token.text, true, token.is_special};
     if (!added_.emplace(token.text, token).second) {
-      return absl::InvalidArgumentError(absl::StrCat("added token '", token.text, "' is there twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("added token '", token.text, "' is there twice"));
     }
     std::vector<size_t>& lengths = added_lengths_[static_cast<uint8_t>(token.text[0])];
     lengths.push_back(token.text.size());
@@ -153,7 +164,8 @@ absl::Status ByteLevelTokenizer::AddAddedTokens(const ByteLevelParts& parts) {
   return absl::OkStatus();
 }
 
-std::optional<ByteLevelTokenizer::Found> ByteLevelTokenizer::FindAdded(absl::string_view text, size_t from,
+std::optional<ByteLevelTokenizer::Found> ByteLevelTokenizer::FindAdded(absl::string_view text,
+                                                                       size_t from,
                                                                        bool with_special) const {
   if (added_.empty()) return std::nullopt;
   for (size_t at = from; at < text.size(); ++at) {
@@ -170,11 +182,11 @@ std::optional<ByteLevelTokenizer::Found> ByteLevelTokenizer::FindAdded(absl::str
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<uint32_t>> ByteLevelTokenizer::Encode(absl::string_view text,
-                                                                 const EncodeOptions& options) const {
+absl::StatusOr<std::vector<uint32_t>> ByteLevelTokenizer::Encode(
+    absl::string_view text, const EncodeOptions& options) const {
   if (text.size() > kEncodeTextBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
   }
   std::vector<uint32_t> ids;
   if (options.adds_special) ids = prefix_;
@@ -189,13 +201,16 @@ absl::StatusOr<std::vector<uint32_t>> ByteLevelTokenizer::Encode(absl::string_vi
   return ids;
 }
 
-absl::Status ByteLevelTokenizer::EncodePlain(absl::string_view text, std::vector<uint32_t>* ids) const {
+absl::Status ByteLevelTokenizer::EncodePlain(absl::string_view text,
+                                             std::vector<uint32_t>* ids) const {
   if (text.empty()) return absl::OkStatus();
   IBID_ASSIGN_OR_RETURN(const std::string normal, pre_tokenizer_.Normalize(text));
-  return pre_tokenizer_.ForEachPiece(normal, [&](absl::string_view piece) { return EncodePiece(piece, ids); });
+  return pre_tokenizer_.ForEachPiece(
+      normal, [&](absl::string_view piece) { return EncodePiece(piece, ids); });
 }
 
-absl::Status ByteLevelTokenizer::EncodePiece(absl::string_view piece, std::vector<uint32_t>* ids) const {
+absl::Status ByteLevelTokenizer::EncodePiece(absl::string_view piece,
+                                             std::vector<uint32_t>* ids) const {
   if (ignores_merges_) {
     if (const auto whole = ids_.find(piece); whole != ids_.end()) {
       ids->push_back(whole->second);
@@ -207,16 +222,17 @@ absl::Status ByteLevelTokenizer::EncodePiece(absl::string_view piece, std::vecto
   for (const char c : piece) {
     const std::optional<uint32_t> id = byte_ids_[static_cast<uint8_t>(c)];
     if (!id && !unknown_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("byte 0x", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2), " has no token"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "byte 0x", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2), " has no token"));
     }
     symbols.push_back(id ? *id : *unknown_);
   }
-  MergePairs<uint32_t>(&symbols, [this](uint32_t left, uint32_t right) -> std::optional<Merge<uint32_t>> {
-    const auto found = merges_.find(PairKey(left, right));
-    if (found == merges_.end()) return std::nullopt;
-    return Merge<uint32_t>{found->second.first, found->second.second};
-  });
+  MergePairs<uint32_t>(&symbols,
+                       [this](uint32_t left, uint32_t right) -> std::optional<Merge<uint32_t>> {
+                         const auto found = merges_.find(PairKey(left, right));
+                         if (found == merges_.end()) return std::nullopt;
+                         return Merge<uint32_t>{found->second.first, found->second.second};
+                       });
   ids->insert(ids->end(), symbols.begin(), symbols.end());
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
-// The tokenizer of llama2.c: SentencePiece's BPE in a small binary form. Pieces have scores instead of merge ranks; the
-// pair whose union has the highest score is merged first. Text gets a space in front; what has no piece becomes bytes.
+// The tokenizer of llama2.c: SentencePiece's BPE in a small binary form. Pieces have scores instead
+// of merge ranks; the pair whose union has the highest score is merged first. Text gets a space in
+// front; what has no piece becomes bytes.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -24,7 +25,8 @@ class Llama2cTokenizer final : public Tokenizer {
     const uint32_t id = static_cast<uint32_t>(pieces_.size());
     if (id < kFirstByte) {
       pieces_.push_back({"", score});
-    } else if (id < kFirstByte + 256) {  // spelled <0x0A>; a piece of the same character may come later
+    } else if (id <
+               kFirstByte + 256) {  // spelled <0x0A>; a piece of the same character may come later
       pieces_.push_back({std::string(1, static_cast<char>(id - kFirstByte)), score});
     } else {
       ids_.emplace(bytes, id);
@@ -32,10 +34,11 @@ class Llama2cTokenizer final : public Tokenizer {
     }
   }
 
-  absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text, const EncodeOptions& options) const override {
+  absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text,
+                                               const EncodeOptions& options) const override {
     if (text.size() > kEncodeTextBytesMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
     }
     std::vector<uint32_t> ids;
     const std::string spaced = text.empty() ? std::string() : absl::StrCat(" ", text);
@@ -44,7 +47,8 @@ class Llama2cTokenizer final : public Tokenizer {
       if (const auto found = ids_.find(rest.substr(0, bytes)); found != ids_.end()) {
         ids.push_back(found->second);
       } else {
-        for (size_t i = 0; i < bytes; ++i) ids.push_back(kFirstByte + static_cast<uint8_t>(rest[i]));
+        for (size_t i = 0; i < bytes; ++i)
+          ids.push_back(kFirstByte + static_cast<uint8_t>(rest[i]));
       }
       rest.remove_prefix(bytes);
     }
@@ -83,7 +87,8 @@ class Llama2cTokenizer final : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> ParseLlama2cTokenizer(absl::string_view bytes, const std::string& file) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> ParseLlama2cTokenizer(absl::string_view bytes,
+                                                                 const std::string& file) {
   const auto read_u32 = [&](uint32_t* value) {
     if (bytes.size() < 4) return false;
     *value = 0;
@@ -93,23 +98,28 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ParseLlama2cTokenizer(absl::string_vi
   };
   auto tokenizer = std::make_unique<Llama2cTokenizer>();
   uint32_t longest = 0;
-  if (!read_u32(&longest)) return absl::InvalidArgumentError(absl::StrCat(file, ": shorter than its header"));
+  if (!read_u32(&longest))
+    return absl::InvalidArgumentError(absl::StrCat(file, ": shorter than its header"));
   while (!bytes.empty()) {
     const size_t id = tokenizer->vocab_size();
     uint32_t score = 0, length = 0;
-    if (!read_u32(&score) || !read_u32(&length) || length > kPieceBytesMax || length > bytes.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(file, ": token ", id, " is cut short or too long"));
+    if (!read_u32(&score) || !read_u32(&length) || length > kPieceBytesMax ||
+        length > bytes.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": token ", id, " is cut short or too long"));
     }
     if (!std::isfinite(std::bit_cast<float>(score))) {
       return absl::InvalidArgumentError(absl::StrCat(file, ": token ", id, " has no finite score"));
     }
-    if (id >= kVocabularyMax) return absl::InvalidArgumentError(absl::StrCat(file, ": more tokens than ", kVocabularyMax));
+    if (id >= kVocabularyMax)
+      return absl::InvalidArgumentError(absl::StrCat(file, ": more tokens than ", kVocabularyMax));
     tokenizer->AddPiece(std::string(bytes.substr(0, length)), std::bit_cast<float>(score));
     bytes.remove_prefix(length);
   }
   if (tokenizer->vocab_size() < kFirstByte + 256) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": has ", tokenizer->vocab_size(),
-                                                   " tokens; the bytes alone are ", kFirstByte + 256));
+                                                   " tokens; the bytes alone are ",
+                                                   kFirstByte + 256));
   }
   return tokenizer;
 }

@@ -1,7 +1,7 @@
 // Merging of neighbours, best first: the loop that byte-pair encodings share.
 //
-// Symbols are a linked list over an array; candidate pairs wait in a heap, and a candidate that is out of date when it
-// comes up is dropped. n symbols take O(n log n), however long the piece is.
+// Symbols are a linked list over an array; candidate pairs wait in a heap, and a candidate that is
+// out of date when it comes up is dropped. n symbols take O(n log n), however long the piece is.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,9 @@ void MergePairs(std::vector<uint32_t>* symbols, Find find) {
     uint32_t at;           // of the left symbol
     uint32_t left, right;  // the ids that were there
     uint32_t merged;
-    bool operator>(const Candidate& other) const { return std::tie(rank, at) > std::tie(other.rank, other.at); }
+    bool operator>(const Candidate& other) const {
+      return std::tie(rank, at) > std::tie(other.rank, other.at);
+    }
   };
   std::vector<Candidate> heap;
   heap.reserve(count);

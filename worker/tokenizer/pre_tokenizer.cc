@@ -12,11 +12,12 @@
 
 namespace ibid {
 
-const char kGpt2Pattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-const char kLlama3Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-const char kQwen2Pattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char kLlama3Pattern[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+                              R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char kQwen2Pattern[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+                             R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const char kDigitPattern[] = R"(\p{N})";
 const char kDigitRunPattern[] = R"(\p{N}+)";
 
@@ -49,7 +50,8 @@ class Matcher {
   Matcher& operator=(const Matcher&) = delete;
 
   int Match(const pcre2_code* code, absl::string_view text, size_t start) {
-    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, 0, data_, context_);
+    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, 0,
+                       data_, context_);
   }
   size_t begin() const { return pcre2_get_ovector_pointer(data_)[0]; }
   size_t end() const { return pcre2_get_ovector_pointer(data_)[1]; }
@@ -75,17 +77,20 @@ PreTokenizer::~PreTokenizer() = default;
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 
-absl::Status PreTokenizer::AddSplit(const std::string& pattern, bool drops_matches, bool drops_gaps) {
+absl::Status PreTokenizer::AddSplit(const std::string& pattern, bool drops_matches,
+                                    bool drops_gaps) {
   auto step = std::make_unique<Step>();
   step->pattern = pattern;
   step->drops_matches = drops_matches;
   step->drops_gaps = drops_gaps;
   int error = 0;
   PCRE2_SIZE where = 0;
-  step->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &where, nullptr);
+  step->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &where, nullptr);
   if (step->code == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("pattern '", pattern, "' at ", where, ": ", MessageOf(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("pattern '", pattern, "' at ", where, ": ", MessageOf(error)));
   }
   pcre2_jit_compile(step->code, PCRE2_JIT_COMPLETE);  // without it matching is slower, not wrong
   steps_.push_back(std::move(step));
@@ -106,16 +111,18 @@ absl::StatusOr<std::string> PreTokenizer::Normalize(absl::string_view text) cons
   std::string normal;
   if (U_SUCCESS(error)) {
     icu::StringByteSink<std::string> sink(&normal);
-    nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink, nullptr, error);
+    nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<int32_t>(text.size())), sink,
+                       nullptr, error);
   }
   if (U_FAILURE(error)) {
-    return absl::InternalError(absl::StrCat("normalising ", text.size(), " bytes to NFC: ", u_errorName(error)));
+    return absl::InternalError(
+        absl::StrCat("normalising ", text.size(), " bytes to NFC: ", u_errorName(error)));
   }
   return normal;
 }
 
-absl::Status PreTokenizer::ForEachPiece(absl::string_view text,
-                                        absl::FunctionRef<absl::Status(absl::string_view)> piece) const {
+absl::Status PreTokenizer::ForEachPiece(
+    absl::string_view text, absl::FunctionRef<absl::Status(absl::string_view)> piece) const {
   if (text.empty()) return absl::OkStatus();
   return Walk(0, text, piece);
 }
@@ -135,8 +142,8 @@ absl::Status PreTokenizer::Walk(size_t index, absl::string_view text,
     const int result = matcher.Match(step.code, text, from);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) {
-      return absl::InternalError(absl::StrCat("matching '", step.pattern, "' in a text of ", text.size(),
-                                              " bytes: ", MessageOf(result)));
+      return absl::InternalError(absl::StrCat("matching '", step.pattern, "' in a text of ",
+                                              text.size(), " bytes: ", MessageOf(result)));
     }
     const size_t begin = matcher.begin(), end = matcher.end();
     if (end <= begin) {  // an empty match cuts nothing
@@ -146,7 +153,8 @@ absl::Status PreTokenizer::Walk(size_t index, absl::string_view text,
     if (begin > done && !step.drops_gaps) {
       IBID_RETURN_IF_ERROR(Walk(index + 1, text.substr(done, begin - done), piece));
     }
-    if (!step.drops_matches) IBID_RETURN_IF_ERROR(Walk(index + 1, text.substr(begin, end - begin), piece));
+    if (!step.drops_matches)
+      IBID_RETURN_IF_ERROR(Walk(index + 1, text.substr(begin, end - begin), piece));
     done = from = end;
   }
   if (done < text.size() && !step.drops_gaps) return Walk(index + 1, text.substr(done), piece);

@@ -1,4 +1,5 @@
-// Normalizer and pre-tokenizer of byte-level BPE: what happens to text before byte pairs are merged within its pieces.
+// Normalizer and pre-tokenizer of byte-level BPE: what happens to text before byte pairs are merged
+// within its pieces.
 #pragma once
 
 #include <memory>
@@ -29,24 +30,27 @@ class PreTokenizer {
   PreTokenizer(PreTokenizer&&) noexcept;
   PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
-  // Adds a step: each piece so far is cut into the matches of `pattern` and what lies between them. `drops_matches` and
-  // `drops_gaps` leave one of the two out.
-  // Errors: InvalidArgument with PCRE2's message.
-  absl::Status AddSplit(const std::string& pattern, bool drops_matches = false, bool drops_gaps = false);
+  // Adds a step: each piece so far is cut into the matches of `pattern` and what lies between them.
+  // `drops_matches` and `drops_gaps` leave one of the two out. Errors: InvalidArgument with PCRE2's
+  // message.
+  absl::Status AddSplit(const std::string& pattern, bool drops_matches = false,
+                        bool drops_gaps = false);
   // Puts a space before each piece of that step that does not start with one.
   void AddPrefixSpace();
   void SetNfc() { is_nfc_ = true; }
 
-  // The text in the normal form that the model expects. Bytes that are no UTF-8 make it stay as it is.
-  // Errors: Internal.
+  // The text in the normal form that the model expects. Bytes that are no UTF-8 make it stay as it
+  // is. Errors: Internal.
   absl::StatusOr<std::string> Normalize(absl::string_view text) const;
   // Calls `piece` with each piece of `text`, in order. Its error ends the walk and is returned.
   // Errors: Internal (the pattern matcher met a limit).
-  absl::Status ForEachPiece(absl::string_view text, absl::FunctionRef<absl::Status(absl::string_view)> piece) const;
+  absl::Status ForEachPiece(absl::string_view text,
+                            absl::FunctionRef<absl::Status(absl::string_view)> piece) const;
 
  private:
   struct Step;
-  absl::Status Walk(size_t step, absl::string_view text, absl::FunctionRef<absl::Status(absl::string_view)> piece) const;
+  absl::Status Walk(size_t step, absl::string_view text,
+                    absl::FunctionRef<absl::Status(absl::string_view)> piece) const;
 
   bool is_nfc_ = false;
   std::vector<std::unique_ptr<Step>> steps_;

@@ -12,7 +12,8 @@ namespace ibid {
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::NotFoundError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
+  if (fd < 0)
+    return absl::NotFoundError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
   std::string text;
   char piece[65536];
   ssize_t count;
@@ -23,8 +24,10 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_m
   }
   const int error = errno;
   close(fd);
-  if (count < 0) return absl::DataLossError(absl::StrCat("reading ", path, ": ", std::strerror(error)));
-  if (count > 0) return absl::ResourceExhaustedError(absl::StrCat(path, ": longer than ", bytes_max, " bytes"));
+  if (count < 0)
+    return absl::DataLossError(absl::StrCat("reading ", path, ": ", std::strerror(error)));
+  if (count > 0)
+    return absl::ResourceExhaustedError(absl::StrCat(path, ": longer than ", bytes_max, " bytes"));
   return text;
 }
 

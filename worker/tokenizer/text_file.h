@@ -8,7 +8,8 @@
 
 namespace ibid {
 
-// Errors: NotFound, ResourceExhausted (longer than `bytes_max`), DataLoss (a read failed); each names the file.
+// Errors: NotFound, ResourceExhausted (longer than `bytes_max`), DataLoss (a read failed); each
+// names the file.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max);
 
 }  // namespace ibid

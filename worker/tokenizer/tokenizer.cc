@@ -29,22 +29,27 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& di
     return std::filesystem::exists(path(name), ignored);
   };
   if (exists("tokenizer.json")) {
-    IBID_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path("tokenizer.json"), kTokenizerFileBytesMax));
+    IBID_ASSIGN_OR_RETURN(const std::string text,
+                          ReadTextFile(path("tokenizer.json"), kTokenizerFileBytesMax));
     IBID_ASSIGN_OR_RETURN(ByteLevelParts parts, ParseTokenizerJson(text, path("tokenizer.json")));
     IBID_RETURN_IF_ERROR(AddSequenceEnds(directory, &parts));
     return ByteLevelTokenizer::Make(std::move(parts), path("tokenizer.json"));
   }
   if (exists("vocab.json") && exists("merges.txt")) {
-    IBID_ASSIGN_OR_RETURN(const std::string vocab, ReadTextFile(path("vocab.json"), kTokenizerFileBytesMax));
-    IBID_ASSIGN_OR_RETURN(const std::string merges, ReadTextFile(path("merges.txt"), kTokenizerFileBytesMax));
-    IBID_ASSIGN_OR_RETURN(ByteLevelParts parts,
-                          ParseVocabAndMerges(vocab, merges, path("vocab.json"), path("merges.txt")));
+    IBID_ASSIGN_OR_RETURN(const std::string vocab,
+                          ReadTextFile(path("vocab.json"), kTokenizerFileBytesMax));
+    IBID_ASSIGN_OR_RETURN(const std::string merges,
+                          ReadTextFile(path("merges.txt"), kTokenizerFileBytesMax));
+    IBID_ASSIGN_OR_RETURN(
+        ByteLevelParts parts,
+        ParseVocabAndMerges(vocab, merges, path("vocab.json"), path("merges.txt")));
     IBID_RETURN_IF_ERROR(AddFolderSettings(directory, options.pre_tokenizer, &parts));
     IBID_RETURN_IF_ERROR(AddSequenceEnds(directory, &parts));
     return ByteLevelTokenizer::Make(std::move(parts), path("vocab.json and merges.txt"));
   }
   if (exists("tok512.bin")) {
-    IBID_ASSIGN_OR_RETURN(const std::string bytes, ReadTextFile(path("tok512.bin"), kTokenizerFileBytesMax));
+    IBID_ASSIGN_OR_RETURN(const std::string bytes,
+                          ReadTextFile(path("tok512.bin"), kTokenizerFileBytesMax));
     return ParseLlama2cTokenizer(bytes, path("tok512.bin"));
   }
   return absl::NotFoundError(
@@ -61,7 +66,8 @@ std::string Tokenizer::Decode(const std::vector<uint32_t>& ids, bool skips_speci
 }
 
 std::string StreamDecoder::Add(uint32_t id) {
-  if (!(skips_special_ && tokenizer_->is_special(id))) absl::StrAppend(&held_, tokenizer_->TokenBytes(id));
+  if (!(skips_special_ && tokenizer_->is_special(id)))
+    absl::StrAppend(&held_, tokenizer_->TokenBytes(id));
   std::string text;
   held_.erase(0, held_.size() - AppendAsUtf8(held_, /*is_end=*/false, &text));
   return text;

@@ -1,5 +1,5 @@
-// tokenizer.json of Hugging Face tokenizers, as far as byte-level BPE goes. What is not understood is refused by name: a
-// setting that was skipped would give other tokens, silently.
+// tokenizer.json of Hugging Face tokenizers, as far as byte-level BPE goes. What is not understood
+// is refused by name: a setting that was skipped would give other tokens, silently.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -55,17 +55,22 @@ absl::Status Reader::Read(const Json& json, ByteLevelParts* parts) {
   const Json* model = Find(json, "model");
   if (model == nullptr) return Fail("model", "is missing");
   IBID_RETURN_IF_ERROR(ReadModel(*model, parts));
-  if (const Json* added = Find(json, "added_tokens")) IBID_RETURN_IF_ERROR(ReadAdded(*added, parts));
+  if (const Json* added = Find(json, "added_tokens"))
+    IBID_RETURN_IF_ERROR(ReadAdded(*added, parts));
   if (const Json* normalizer = Find(json, "normalizer")) {
     IBID_RETURN_IF_ERROR(ReadNormalizer(*normalizer, false, parts));
   }
-  if (const Json* step = Find(json, "pre_tokenizer")) IBID_RETURN_IF_ERROR(ReadPreTokenizer(*step, false, parts));
-  if (!is_byte_level_) return Fail("pre_tokenizer", "has no ByteLevel step; only byte-level BPE is supported");
+  if (const Json* step = Find(json, "pre_tokenizer"))
+    IBID_RETURN_IF_ERROR(ReadPreTokenizer(*step, false, parts));
+  if (!is_byte_level_)
+    return Fail("pre_tokenizer", "has no ByteLevel step; only byte-level BPE is supported");
   const Json* decoder = Find(json, "decoder");
   if (decoder != nullptr && Text(*decoder, "type") != "ByteLevel") {
-    return Fail("decoder", absl::StrCat("type '", Text(*decoder, "type"), "' is not supported, ByteLevel is"));
+    return Fail("decoder",
+                absl::StrCat("type '", Text(*decoder, "type"), "' is not supported, ByteLevel is"));
   }
-  if (const Json* step = Find(json, "post_processor")) return ReadPostProcessor(*step, false, parts);
+  if (const Json* step = Find(json, "post_processor"))
+    return ReadPostProcessor(*step, false, parts);
   return absl::OkStatus();
 }
 
@@ -85,7 +90,8 @@ absl::Status Reader::ReadModel(const Json& model, ByteLevelParts* parts) {
   parts->vocabulary.reserve(vocab->size());
   for (const auto& [text, id] : vocab->items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kVocabularyMax) {
-      return Fail("model.vocab", absl::StrCat("token '", text, "' has no id below ", kVocabularyMax));
+      return Fail("model.vocab",
+                  absl::StrCat("token '", text, "' has no id below ", kVocabularyMax));
     }
     parts->vocabulary.emplace_back(text, id.get<uint32_t>());
   }
@@ -123,15 +129,17 @@ absl::Status Reader::ReadAdded(const Json& added, ByteLevelParts* parts) {
   for (size_t i = 0; i < added.size(); ++i) {
     const Json* id = Find(added[i], "id");
     const Json* content = Find(added[i], "content");
-    if (id == nullptr || !id->is_number_unsigned() || id->get<uint64_t>() >= kVocabularyMax || content == nullptr ||
-        !content->is_string()) {
-      return Fail("added_tokens", absl::StrCat("entry ", i, " has no content or no id below ", kVocabularyMax));
+    if (id == nullptr || !id->is_number_unsigned() || id->get<uint64_t>() >= kVocabularyMax ||
+        content == nullptr || !content->is_string()) {
+      return Fail("added_tokens",
+                  absl::StrCat("entry ", i, " has no content or no id below ", kVocabularyMax));
     }
     if (IsTrue(added[i], "single_word")) {
       return Fail("added_tokens", absl::StrCat("entry ", i, ": single_word is not supported"));
     }
-    parts->added.push_back({id->get<uint32_t>(), content->get<std::string>(), IsTrue(added[i], "special"),
-                            IsTrue(added[i], "lstrip"), IsTrue(added[i], "rstrip")});
+    parts->added.push_back({id->get<uint32_t>(), content->get<std::string>(),
+                            IsTrue(added[i], "special"), IsTrue(added[i], "lstrip"),
+                            IsTrue(added[i], "rstrip")});
   }
   return absl::OkStatus();
 }
@@ -155,29 +163,35 @@ absl::Status Reader::ReadPreTokenizer(const Json& step, bool is_inner, ByteLevel
   PreTokenizer& pre_tokenizer = parts->pre_tokenizer;
   if (type == "Sequence" && !is_inner) {
     const Json* list = Find(step, "pretokenizers");
-    if (list == nullptr || !list->is_array()) return Fail("pre_tokenizer", "its pretokenizers are no list");
+    if (list == nullptr || !list->is_array())
+      return Fail("pre_tokenizer", "its pretokenizers are no list");
     for (const Json& inner : *list) IBID_RETURN_IF_ERROR(ReadPreTokenizer(inner, true, parts));
     return absl::OkStatus();
   }
   if (type == "ByteLevel") {
     is_byte_level_ = true;
     if (IsTrue(step, "add_prefix_space")) pre_tokenizer.AddPrefixSpace();
-    return IsTrue(step, "use_regex", true) ? pre_tokenizer.AddSplit(kGpt2Pattern) : absl::OkStatus();
+    return IsTrue(step, "use_regex", true) ? pre_tokenizer.AddSplit(kGpt2Pattern)
+                                           : absl::OkStatus();
   }
   if (type == "Digits") {
-    return pre_tokenizer.AddSplit(IsTrue(step, "individual_digits") ? kDigitPattern : kDigitRunPattern);
+    return pre_tokenizer.AddSplit(IsTrue(step, "individual_digits") ? kDigitPattern
+                                                                    : kDigitRunPattern);
   }
   if (type == "Split") return ReadSplit(step, parts);
   return Fail("pre_tokenizer",
-              absl::StrCat("type '", type, "' is not supported; Sequence, Split, Digits and ByteLevel are"));
+              absl::StrCat("type '", type,
+                           "' is not supported; Sequence, Split, Digits and ByteLevel are"));
 }
 
 absl::Status Reader::ReadSplit(const Json& step, ByteLevelParts* parts) {
   const Json* pattern = Find(step, "pattern");
   std::string regex = pattern == nullptr ? std::string() : Text(*pattern, "Regex");
-  if (const std::string plain = pattern == nullptr ? std::string() : Text(*pattern, "String"); !plain.empty()) {
+  if (const std::string plain = pattern == nullptr ? std::string() : Text(*pattern, "String");
+      !plain.empty()) {
     for (const char c : plain) {  // every ASCII sign that is no letter or digit may be escaped
-      const bool is_sign = static_cast<unsigned char>(c) < 0x80 && !isalnum(static_cast<unsigned char>(c));
+      const bool is_sign =
+          static_cast<unsigned char>(c) < 0x80 && !isalnum(static_cast<unsigned char>(c));
       regex += is_sign ? std::string{'\\', c} : std::string{c};
     }
   }
@@ -185,8 +199,8 @@ absl::Status Reader::ReadSplit(const Json& step, ByteLevelParts* parts) {
   const std::string behavior = Text(step, "behavior");
   const bool is_removed = behavior == "Removed";
   if (!is_removed && behavior != "Isolated") {
-    return Fail("pre_tokenizer",
-                absl::StrCat("Split behavior '", behavior, "' is not supported; Isolated and Removed are"));
+    return Fail("pre_tokenizer", absl::StrCat("Split behavior '", behavior,
+                                              "' is not supported; Isolated and Removed are"));
   }
   const bool is_inverted = IsTrue(step, "invert");
   const absl::Status status =
@@ -210,7 +224,8 @@ absl::Status Reader::ReadPostProcessor(const Json& step, bool is_inner, ByteLeve
 absl::Status Reader::ReadTemplate(const Json& step, ByteLevelParts* parts) {
   const Json* single = Find(step, "single");
   const Json* tokens = Find(step, "special_tokens");
-  if (single == nullptr || !single->is_array()) return Fail("post_processor", "a TemplateProcessing has no 'single'");
+  if (single == nullptr || !single->is_array())
+    return Fail("post_processor", "a TemplateProcessing has no 'single'");
   bool is_after = false;
   for (const Json& item : *single) {
     if (Find(item, "Sequence") != nullptr) {
@@ -226,7 +241,8 @@ absl::Status Reader::ReadTemplate(const Json& step, ByteLevelParts* parts) {
     }
     for (const Json& id : *ids) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= kVocabularyMax) {
-        return Fail("post_processor", absl::StrCat("special token '", name, "' has an id out of range"));
+        return Fail("post_processor",
+                    absl::StrCat("special token '", name, "' has an id out of range"));
       }
       (is_after ? parts->suffix : parts->prefix).push_back(id.get<uint32_t>());
     }
@@ -238,7 +254,8 @@ absl::Status Reader::ReadTemplate(const Json& step, ByteLevelParts* parts) {
 
 absl::StatusOr<ByteLevelParts> ParseTokenizerJson(absl::string_view text, const std::string& file) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
   ByteLevelParts parts;
   IBID_RETURN_IF_ERROR(Reader(file).Read(json, &parts));
   return parts;

@@ -1,5 +1,5 @@
-// Folders with vocab.json and merges.txt, the older form: what a tokenizer.json would say is gathered from the files
-// beside them and from the vocabulary itself.
+// Folders with vocab.json and merges.txt, the older form: what a tokenizer.json would say is
+// gathered from the files beside them and from the vocabulary itself.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -25,7 +25,8 @@ absl::StatusOr<Json> ReadOptional(const std::string& path) {
   if (!std::filesystem::exists(path, ignored)) return Json();
   IBID_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kTokenizerFileBytesMax));
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
   return json;
 }
 
@@ -45,7 +46,9 @@ bool IsFlagSet(const Json& json, const char* name) {
   return found != json.end() && found->is_boolean() && found->get<bool>();
 }
 
-bool LooksSpecial(absl::string_view text) { return absl::StartsWith(text, "<|") && absl::EndsWith(text, "|>"); }
+bool LooksSpecial(absl::string_view text) {
+  return absl::StartsWith(text, "<|") && absl::EndsWith(text, "|>");
+}
 
 std::optional<uint32_t> IdOfToken(const ByteLevelParts& parts, absl::string_view text) {
   for (const AddedToken& token : parts.added) {
@@ -62,7 +65,8 @@ bool HasAdded(const ByteLevelParts& parts, absl::string_view text) {
                      [&](const AddedToken& token) { return token.text == text; });
 }
 
-// "added_tokens_decoder" of tokenizer_config.json: {"id": {"content", "special", "lstrip", "rstrip"}}.
+// "added_tokens_decoder" of tokenizer_config.json: {"id": {"content", "special", "lstrip",
+// "rstrip"}}.
 absl::Status AddFromDecoder(const Json& config, const std::string& file, ByteLevelParts* parts) {
   const auto decoder = config.find("added_tokens_decoder");
   if (decoder == config.end() || !decoder->is_object()) return absl::OkStatus();
@@ -70,7 +74,8 @@ absl::Status AddFromDecoder(const Json& config, const std::string& file, ByteLev
     AddedToken token;
     token.text = TokenText(*decoder, key.c_str());
     if (!absl::SimpleAtoi(key, &token.id) || !entry.is_object() || token.text.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(file, ": added_tokens_decoder: entry '", key, "' is malformed"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": added_tokens_decoder: entry '", key, "' is malformed"));
     }
     token.is_special = IsFlagSet(entry, "special");
     token.strips_left = IsFlagSet(entry, "lstrip");
@@ -84,14 +89,17 @@ absl::Status AddFromList(const Json& list, const std::string& file, ByteLevelPar
   if (!list.is_object()) return absl::OkStatus();
   for (const auto& [text, id] : list.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kVocabularyMax) {
-      return absl::InvalidArgumentError(absl::StrCat(file, ": token '", text, "' has no id below ", kVocabularyMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": token '", text, "' has no id below ", kVocabularyMax));
     }
-    if (!HasAdded(*parts, text)) parts->added.push_back({id.get<uint32_t>(), text, LooksSpecial(text)});
+    if (!HasAdded(*parts, text))
+      parts->added.push_back({id.get<uint32_t>(), text, LooksSpecial(text)});
   }
   return absl::OkStatus();
 }
 
-// Entries of several bytes that no merge makes can come from text only as they are spelled: they are special.
+// Entries of several bytes that no merge makes can come from text only as they are spelled: they
+// are special.
 void AddUnreachable(ByteLevelParts* parts) {
   std::unordered_set<std::string> made;
   for (const auto& [left, right] : parts->merges) made.insert(left + right);
@@ -107,10 +115,14 @@ bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 
 }  // namespace
 
-absl::StatusOr<ByteLevelParts> ParseVocabAndMerges(absl::string_view vocab_text, absl::string_view merges_text,
-                                                   const std::string& vocab_file, const std::string& merges_file) {
-  const Json vocab = Json::parse(vocab_text.begin(), vocab_text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!vocab.is_object()) return absl::InvalidArgumentError(absl::StrCat(vocab_file, ": is no JSON object"));
+absl::StatusOr<ByteLevelParts> ParseVocabAndMerges(absl::string_view vocab_text,
+                                                   absl::string_view merges_text,
+                                                   const std::string& vocab_file,
+                                                   const std::string& merges_file) {
+  const Json vocab =
+      Json::parse(vocab_text.begin(), vocab_text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!vocab.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(vocab_file, ": is no JSON object"));
   ByteLevelParts parts;
   for (const auto& [text, id] : vocab.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kVocabularyMax) {
@@ -126,15 +138,17 @@ absl::StatusOr<ByteLevelParts> ParseVocabAndMerges(absl::string_view vocab_text,
     if (line.empty() || (number == 1 && absl::StartsWith(line, "#version"))) continue;
     const std::vector<std::string> pair = absl::StrSplit(line, ' ');
     if (pair.size() != 2 || pair[0].empty() || pair[1].empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(merges_file, ": line ", number, " is no pair of tokens"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(merges_file, ": line ", number, " is no pair of tokens"));
     }
     parts.merges.emplace_back(pair[0], pair[1]);
   }
   return parts;
 }
 
-// The patterns differ in two ways that a large vocabulary shows: whether digits may stand together in a token, and
-// whether a sign may stand before letters ("(self"), as in the patterns of Llama 3 and Qwen2.
+// The patterns differ in two ways that a large vocabulary shows: whether digits may stand together
+// in a token, and whether a sign may stand before letters ("(self"), as in the patterns of Llama 3
+// and Qwen2.
 PreTokenizerKind InferKind(const ByteLevelParts& parts) {
   constexpr size_t kLargeVocabulary = 16384, kSeveral = 16;
   if (parts.vocabulary.size() < kLargeVocabulary) return PreTokenizerKind::kGpt2;
@@ -146,11 +160,13 @@ PreTokenizerKind InferKind(const ByteLevelParts& parts) {
       ++signs;
     }
   }
-  if (signs >= kSeveral) return numbers >= kSeveral ? PreTokenizerKind::kLlama3 : PreTokenizerKind::kQwen2;
+  if (signs >= kSeveral)
+    return numbers >= kSeveral ? PreTokenizerKind::kLlama3 : PreTokenizerKind::kQwen2;
   return numbers >= kSeveral ? PreTokenizerKind::kGpt2 : PreTokenizerKind::kSmolLm;
 }
 
-absl::Status AddFolderSettings(const std::string& directory, PreTokenizerKind kind, ByteLevelParts* parts) {
+absl::Status AddFolderSettings(const std::string& directory, PreTokenizerKind kind,
+                               ByteLevelParts* parts) {
   const std::string config_file = absl::StrCat(directory, "/tokenizer_config.json");
   const std::string added_file = absl::StrCat(directory, "/added_tokens.json");
   IBID_ASSIGN_OR_RETURN(const Json config, ReadOptional(config_file));
@@ -160,7 +176,8 @@ absl::Status AddFolderSettings(const std::string& directory, PreTokenizerKind ki
   AddUnreachable(parts);
   if (kind == PreTokenizerKind::kInfer) {
     const std::string tokenizer_class = TokenText(config, "tokenizer_class");
-    kind = absl::StartsWith(tokenizer_class, "Qwen2") ? PreTokenizerKind::kQwen2 : InferKind(*parts);
+    kind =
+        absl::StartsWith(tokenizer_class, "Qwen2") ? PreTokenizerKind::kQwen2 : InferKind(*parts);
   }
   PreTokenizer& pre_tokenizer = parts->pre_tokenizer;
   switch (kind) {
@@ -185,7 +202,8 @@ absl::Status AddSequenceEnds(const std::string& directory, ByteLevelParts* parts
     IBID_ASSIGN_OR_RETURN(const Json json, ReadOptional(absl::StrCat(directory, "/", name)));
     if (!parts->bos) parts->bos = IdOfToken(*parts, TokenText(json, "bos_token"));
     if (!parts->eos) parts->eos = IdOfToken(*parts, TokenText(json, "eos_token"));
-    if (json.is_object() && IsFlagSet(json, "add_bos_token") && parts->bos && parts->prefix.empty()) {
+    if (json.is_object() && IsFlagSet(json, "add_bos_token") && parts->bos &&
+        parts->prefix.empty()) {
       parts->prefix = {*parts->bos};
     }
   }

@@ -156,5 +156,27 @@ TEST_F(SessionTest, SessionsMayComeAndGoWhileTheServerStops) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Messages that are on their way into gRPC when the stream ends must not reach a call that is gone.
+TEST_F(SessionTest, ReleasesWhileTheServerEndsTheSessionAreHarmless) {
+  for (int round = 0; round < 20; ++round) {
+    StartServer();
+    std::vector<std::thread> threads;
+    std::atomic<int> ready_count{0};
+    const auto channel = *CacheChannel::Create(server->address(), {});
+    const auto session = channel->OpenSession("busy", kPatience, [](absl::Status) {});
+    ASSERT_TRUE(session.ok()) << session.status();
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        ready_count.fetch_add(1);
+        const uint64_t lease[] = {7};
+        while (!(*session)->is_broken()) (*session)->ReleaseLeases(lease);
+      });
+    }
+    ASSERT_TRUE(Eventually([&] { return ready_count == 3; }));
+    server->Shutdown(absl::Seconds(5));
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 }  // namespace
 }  // namespace ibid

@@ -198,6 +198,7 @@ TEST_F(DiskTest, ABlockThatIsReadTwiceFromDiskIsPromoted) {
   OpenStore(WithDisk(4, 64, 4));
   const auto chain = ChainOf(ns_, 1, 1);
   PublishChain(chain);
+  ASSERT_TRUE(Flush());
   PublishChain(ChainOf(ns_, 2, 4));
   ASSERT_TRUE(Flush());
   EXPECT_EQ(AcquireOne(chain[0].key)->tier(), "disk");
@@ -238,6 +239,7 @@ TEST_F(DiskTest, ReadersOfOneBlockAreAllAnswered) {
   OpenStore(WithDisk(4, 64, 4));
   const auto chain = ChainOf(ns_, 1, 1);
   PublishChain(chain);
+  ASSERT_TRUE(Flush());
   PublishChain(ChainOf(ns_, 2, 4));
   ASSERT_TRUE(Flush());
   constexpr int kReaders = 50;

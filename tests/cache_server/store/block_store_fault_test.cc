@@ -34,6 +34,7 @@ class FaultTest : public StoreFixture {
       store_->RunMaintenance();
     }
     EXPECT_EQ(Disk().state, "ok");
+    session_ = *store_->OpenSession("after the time that passed");
   }
 
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();

@@ -1,4 +1,5 @@
-// Every operation of CpuBackend against the plain loops of ReferenceBackend; tolerances are relative to values near 1.
+// Every operation of CpuBackend against the plain loops of ReferenceBackend; tolerances are
+// relative to values near 1.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -54,7 +55,8 @@ TEST_P(Parity, EmbedGathersRowsAndAddsPositions) {
 TEST_P(Parity, NormsOfEveryWidth) {
   for (size_t width = 1; width < 70; ++width) {
     NormWeight rms{NormWeight::Kind::kRms, Matrix(1, width, 2).values(), {}, 1e-5f};
-    NormWeight layer{NormWeight::Kind::kLayer, Matrix(1, width, 3).values(), Matrix(1, width, 4).values(), 1e-5f};
+    NormWeight layer{NormWeight::Kind::kLayer, Matrix(1, width, 3).values(),
+                     Matrix(1, width, 4).values(), 1e-5f};
     const Matrix x(40, width, 5);
     Matrix a(40, width), b(40, width);
     for (const NormWeight& w : {rms, layer}) {
@@ -113,9 +115,11 @@ TEST_P(Parity, CopyPagesCopiesWholePages) {
   EXPECT_EQ(from, to);
 }
 
-// Pages of one sequence in shuffled order in one region, with bytes in between that nobody may touch.
+// Pages of one sequence in shuffled order in one region, with bytes in between that nobody may
+// touch.
 struct PageRegion {
-  PageRegion(const KvLayout& layout, size_t blocks, unsigned seed) : stride(layout.PayloadBytes() + 64) {
+  PageRegion(const KvLayout& layout, size_t blocks, unsigned seed)
+      : stride(layout.PayloadBytes() + 64) {
     bytes.assign(stride * blocks, std::byte{0xff});  // NaN in f32 and bf16
     std::vector<size_t> order(blocks);
     std::iota(order.begin(), order.end(), 0);
@@ -127,7 +131,8 @@ struct PageRegion {
   std::vector<std::byte*> table;
 };
 
-std::vector<TokenSlot> SlotsOf(const PageRegion& region, const KvLayout& layout, size_t first, size_t count) {
+std::vector<TokenSlot> SlotsOf(const PageRegion& region, const KvLayout& layout, size_t first,
+                               size_t count) {
   std::vector<TokenSlot> slots;
   for (size_t p = first; p < first + count; ++p) {
     slots.push_back({region.table[p / layout.block_tokens], p % layout.block_tokens});
@@ -142,23 +147,31 @@ struct AttentionCase {
 };
 
 const AttentionCase kAttentionCases[] = {
-    {KvDtype::kF32, 16, 2, 64, 6, 100, 0},  {KvDtype::kBf16, 16, 2, 64, 6, 100, 0}, {KvDtype::kBf16, 16, 1, 128, 8, 70, 0},
-    {KvDtype::kF32, 16, 4, 8, 8, 150, 0},   {KvDtype::kBf16, 16, 3, 10, 3, 40, 0},  {KvDtype::kF32, 64, 2, 20, 4, 130, 0},
-    {KvDtype::kBf16, 1, 2, 16, 2, 35, 0},   {KvDtype::kF32, 5, 2, 16, 2, 35, 0},    {KvDtype::kF32, 24, 2, 6, 2, 90, 0},
-    {KvDtype::kBf16, 16, 2, 16, 4, 100, 8}, {KvDtype::kF32, 16, 2, 16, 4, 100, 33}, {KvDtype::kF32, 16, 2, 16, 4, 1, 1}};
+    {KvDtype::kF32, 16, 2, 64, 6, 100, 0},  {KvDtype::kBf16, 16, 2, 64, 6, 100, 0},
+    {KvDtype::kBf16, 16, 1, 128, 8, 70, 0}, {KvDtype::kF32, 16, 4, 8, 8, 150, 0},
+    {KvDtype::kBf16, 16, 3, 10, 3, 40, 0},  {KvDtype::kF32, 64, 2, 20, 4, 130, 0},
+    {KvDtype::kBf16, 1, 2, 16, 2, 35, 0},   {KvDtype::kF32, 5, 2, 16, 2, 35, 0},
+    {KvDtype::kF32, 24, 2, 6, 2, 90, 0},    {KvDtype::kBf16, 16, 2, 16, 4, 100, 8},
+    {KvDtype::kF32, 16, 2, 16, 4, 100, 33}, {KvDtype::kF32, 16, 2, 16, 4, 1, 1}};
 
 void Parity::CheckAttention(const AttentionCase& c) {
-  const KvLayout layout = {.layers = 2, .kv_heads = c.kv_heads, .k_dim = c.dim, .v_dim = c.dim, .dtype = c.dtype,
+  const KvLayout layout = {.layers = 2,
+                           .kv_heads = c.kv_heads,
+                           .k_dim = c.dim,
+                           .v_dim = c.dim,
+                           .dtype = c.dtype,
                            .block_tokens = c.block_tokens};
   const size_t blocks = (c.tokens + c.block_tokens - 1) / c.block_tokens;
   PageRegion a_region(layout, blocks, 1), b_region(layout, blocks, 1);
-  const Matrix k(c.tokens, c.kv_heads * c.dim, 1), v(c.tokens, c.kv_heads * c.dim, 2), q(c.tokens, c.heads * c.dim, 3);
+  const Matrix k(c.tokens, c.kv_heads * c.dim, 1), v(c.tokens, c.kv_heads * c.dim, 2),
+      q(c.tokens, c.heads * c.dim, 3);
   cpu_->WriteKv(k, v, SlotsOf(a_region, layout, 0, c.tokens), layout, 1);
   plain_->WriteKv(k, v, SlotsOf(b_region, layout, 0, c.tokens), layout, 1);
   ASSERT_EQ(a_region.bytes, b_region.bytes);
 
   Matrix a(c.tokens, c.heads * c.dim), b(c.tokens, c.heads * c.dim);
-  const AttentionSequence whole_a = {0, c.tokens, 0, a_region.table}, whole_b = {0, c.tokens, 0, b_region.table};
+  const AttentionSequence whole_a = {0, c.tokens, 0, a_region.table},
+                          whole_b = {0, c.tokens, 0, b_region.table};
   const float scale = 1 / std::sqrt(static_cast<float>(c.dim));
   cpu_->PagedAttention(a, q, {{&whole_a, 1}, c.heads, scale, c.window}, layout, 1);
   plain_->PagedAttention(b, q, {{&whole_b, 1}, c.heads, scale, c.window}, layout, 1);
@@ -172,7 +185,8 @@ void Parity::CheckAttention(const AttentionCase& c) {
       sequences.push_back({r, std::min(run, c.tokens - r), r, a_region.table});
     }
     cpu_->PagedAttention(cut, q, {sequences, c.heads, scale, c.window}, layout, 1);
-    ASSERT_EQ(std::memcmp(cut.values().data(), a.values().data(), a.values().size() * 4), 0) << "runs of " << run;
+    ASSERT_EQ(std::memcmp(cut.values().data(), a.values().data(), a.values().size() * 4), 0)
+        << "runs of " << run;
   }
 }
 
@@ -181,7 +195,11 @@ TEST_P(Parity, PagesAndAttentionAreThoseOfThePlainLoopsAndTheSameForAnyRunsOfRow
 }
 
 TEST_P(Parity, Bf16RoundsToNearestEvenAndKeepsNanAndInfinity) {
-  const KvLayout layout = {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .dtype = KvDtype::kBf16,
+  const KvLayout layout = {.layers = 1,
+                           .kv_heads = 1,
+                           .k_dim = 8,
+                           .v_dim = 8,
+                           .dtype = KvDtype::kBf16,
                            .block_tokens = 1};
   const auto bits = [](uint32_t b) {
     float value;
@@ -189,8 +207,14 @@ TEST_P(Parity, Bf16RoundsToNearestEvenAndKeepsNanAndInfinity) {
     return value;
   };
   Matrix k(1, 8);
-  k.values() = {bits(0x3f808000), bits(0x3f818000), bits(0x3f808001), bits(0x7fffffff), bits(0x7f800001),
-                -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max(), -0.0f};
+  k.values() = {bits(0x3f808000),
+                bits(0x3f818000),
+                bits(0x3f808001),
+                bits(0x7fffffff),
+                bits(0x7f800001),
+                -std::numeric_limits<float>::infinity(),
+                std::numeric_limits<float>::max(),
+                -0.0f};
   const uint16_t expected[] = {0x3f80, 0x3f82, 0x3f81, 0x7fff, 0x7fc0, 0xff80, 0x7f80, 0x8000};
   std::vector<std::byte> page(layout.PayloadBytes());
   const TokenSlot slot = {page.data(), 0};
@@ -200,7 +224,11 @@ TEST_P(Parity, Bf16RoundsToNearestEvenAndKeepsNanAndInfinity) {
 
 // Scores far apart and all equal: the online softmax must neither overflow nor lose its sum.
 TEST_P(Parity, SoftmaxOfExtremeScores) {
-  const KvLayout layout = {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .dtype = KvDtype::kF32,
+  const KvLayout layout = {.layers = 1,
+                           .kv_heads = 1,
+                           .k_dim = 8,
+                           .v_dim = 8,
+                           .dtype = KvDtype::kF32,
                            .block_tokens = 16};
   for (const float size : {0.0f, 1e-30f, 30.0f, 1e4f, 1e15f}) {
     Matrix k(60, 8, 1, size), v(60, 8, 2), q(60, 8, 3, size == 0 ? 1 : size);
@@ -221,10 +249,12 @@ INSTANTIATE_TEST_SUITE_P(Isa, Parity, ::testing::Values("sse2", "avx2", "avx512"
 TEST(CpuBackendOptionsTest, UnknownOrImpossibleSettingsAreRefused) {
   EXPECT_FALSE(ParseComputeDtype("f64").ok());
   EXPECT_EQ(*ParseComputeDtype("bf16"), ComputeDtype::kBf16);
-  EXPECT_EQ(MakeCpuBackend({.threads = kBackendThreadsMax + 1}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeCpuBackend({.threads = kBackendThreadsMax + 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(MakeCpuBackend({.isa = "neon"}).ok());
   EXPECT_NE((*MakeCpuBackend({.isa = "sse2"}))->NumericsId().find("isa=sse2"), std::string::npos);
-  EXPECT_EQ((*MakeCpuBackend({.threads = 1}))->NumericsId(), (*MakeCpuBackend({.threads = 2}))->NumericsId());
+  EXPECT_EQ((*MakeCpuBackend({.threads = 1}))->NumericsId(),
+            (*MakeCpuBackend({.threads = 2}))->NumericsId());
 }
 
 }  // namespace

@@ -28,17 +28,21 @@ float Exact(In x, size_t t, In w, size_t n, const std::vector<float>& bias) {
   return static_cast<float>(sum);
 }
 
-bool Same(const float* a, const float* b, size_t count) { return std::memcmp(a, b, count * sizeof(float)) == 0; }
+bool Same(const float* a, const float* b, size_t count) {
+  return std::memcmp(a, b, count * sizeof(float)) == 0;
+}
 
 template <typename Multiplier>
-void CheckRows(Multiplier& multiplier, const PackedWeight& w, In weight, const std::vector<float>& bias) {
+void CheckRows(Multiplier& multiplier, const PackedWeight& w, In weight,
+               const std::vector<float>& bias) {
   const Matrix x(200, w.k(), 3);
   Matrix all(200, w.n());
   multiplier.Multiply(all, x, w);
   for (const size_t t : {0, 1, 63, 199}) {
     for (size_t n = 0; n < w.n(); ++n) {
       const float expected = Exact(x, t, weight, n, bias);
-      ASSERT_NEAR(Out(all).row(t)[n], expected, 1e-4f + 1e-5f * std::fabs(expected)) << "row " << t << " column " << n;
+      ASSERT_NEAR(Out(all).row(t)[n], expected, 1e-4f + 1e-5f * std::fabs(expected))
+          << "row " << t << " column " << n;
     }
   }
   for (const size_t rows : kRowCounts) {
@@ -88,7 +92,8 @@ std::vector<const Kernels*> RunnableKernels() {
   return kernels;
 }
 
-// What panel_kernel.h promises: the bits of the plain loop, hence of any instruction set with fused sums.
+// What panel_kernel.h promises: the bits of the plain loop, hence of any instruction set with fused
+// sums.
 TEST(PanelKernel, EveryElementIsOneChainOfFusedSums) {
   for (const Kernels* kernels : RunnableKernels()) {
     WorkTeam team(1, [] {});
@@ -139,14 +144,18 @@ TEST(PanelKernel, WeightsThatAreBf16GiveTheSameBitsWhenKeptNarrow) {
 }
 
 // A product whose bits depend on the tile and on the place in it, as told.
-void FakeProduct(size_t tile, size_t shift, float* y, size_t columns, const std::function<float(size_t, size_t)>& error) {
+void FakeProduct(size_t tile, size_t shift, float* y, size_t columns,
+                 const std::function<float(size_t, size_t)>& error) {
   for (size_t r = 0; r < kRowTileMax; ++r) {
-    for (size_t c = 0; c < columns; ++c) y[r * columns + c] = static_cast<float>(r + c) + error(tile, (r + shift) % tile);
+    for (size_t c = 0; c < columns; ++c)
+      y[r * columns + c] = static_cast<float>(r + c) + error(tile, (r + shift) % tile);
   }
 }
 
 std::vector<size_t> Choose(const std::function<float(size_t tile, size_t place)>& error) {
-  return ChooseRowTiles(kRowTiles, 4, [&](size_t tile, size_t shift, float* y) { FakeProduct(tile, shift, y, 4, error); });
+  return ChooseRowTiles(kRowTiles, 4, [&](size_t tile, size_t shift, float* y) {
+    FakeProduct(tile, shift, y, 4, error);
+  });
 }
 
 TEST(RowTiles, AllTilesAreUsedWhenTheirBitsAgree) {
@@ -154,13 +163,15 @@ TEST(RowTiles, AllTilesAreUsedWhenTheirBitsAgree) {
 }
 
 TEST(RowTiles, ATileThatDiffersAtOnePlaceIsLeftOut) {
-  EXPECT_EQ(Choose([](size_t tile, size_t place) { return tile == 48 && place == 47 ? 1e-3f : 0.0f; }),
-            (std::vector<size_t>{6, 192}));
+  EXPECT_EQ(
+      Choose([](size_t tile, size_t place) { return tile == 48 && place == 47 ? 1e-3f : 0.0f; }),
+      (std::vector<size_t>{6, 192}));
 }
 
 TEST(RowTiles, SingleRowsRemainWhenTheSmallestTileDependsOnThePlace) {
-  EXPECT_EQ(Choose([](size_t tile, size_t place) { return tile == 6 && place == 5 ? 1e-3f : 0.0f; }),
-            (std::vector<size_t>{1}));
+  EXPECT_EQ(
+      Choose([](size_t tile, size_t place) { return tile == 6 && place == 5 ? 1e-3f : 0.0f; }),
+      (std::vector<size_t>{1}));
 }
 
 TEST(RowTiles, GroupsCoverAllRowsOnceAndOnlyTheLastIsPadded) {

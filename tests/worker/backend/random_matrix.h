@@ -19,7 +19,9 @@ class Matrix {
   }
   operator In() const { return {values_.data(), rows_, columns_, columns_}; }
   operator Out() { return {values_.data(), rows_, columns_, columns_}; }
-  In Rows(size_t first, size_t count) const { return {values_.data() + first * columns_, count, columns_, columns_}; }
+  In Rows(size_t first, size_t count) const {
+    return {values_.data() + first * columns_, count, columns_, columns_};
+  }
   std::vector<float>& values() { return values_; }
   const std::vector<float>& values() const { return values_; }
 

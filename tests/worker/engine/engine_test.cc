@@ -18,10 +18,12 @@ using testing::HasSubstr;
 class LetterTokenizer final : public Tokenizer {
  public:
   LetterTokenizer() {
-    for (uint32_t id = 0; id < kSmallVocab; ++id) bytes_.push_back(std::string(1, static_cast<char>('a' + id % 26)));
+    for (uint32_t id = 0; id < kSmallVocab; ++id)
+      bytes_.push_back(std::string(1, static_cast<char>('a' + id % 26)));
     bytes_[3] = "\xC3";
   }
-  absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view, const EncodeOptions&) const override {
+  absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view,
+                                               const EncodeOptions&) const override {
     return absl::UnimplementedError("not needed");
   }
   absl::string_view TokenBytes(uint32_t id) const override {
@@ -41,7 +43,8 @@ std::vector<GenerateRequest> MixedRequests(size_t count) {
   std::mt19937 random(5);
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < count; ++i) {
-    GenerateRequest request = Request(RandomTokens(1 + random() % 120, static_cast<uint32_t>(i % 7)), 1 + random() % 60);
+    GenerateRequest request =
+        Request(RandomTokens(1 + random() % 120, static_cast<uint32_t>(i % 7)), 1 + random() % 60);
     if (i % 3 == 1) request.sampling = {0.8f, static_cast<uint32_t>(random() % 20), 0.9f, random()};
     if (i % 5 == 2) request.ignores_worker_cache = true;
     if (i % 4 == 3) request.stop.ignores_end_token = false;
@@ -69,7 +72,8 @@ TEST_P(EngineModelTest, RequestsTogetherChunkedAndPreemptedGiveTheTokensOfEachAl
   const auto engine = StartEngine(options, LoadSmallModel(GetParam()));
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (const GenerateRequest& request : requests) streams.push_back(*engine->Submit(request));
-  for (size_t i = 0; i < streams.size(); ++i) EXPECT_EQ(ReadToEnd(*streams[i]).tokens, alone[i]) << "request " << i;
+  for (size_t i = 0; i < streams.size(); ++i)
+    EXPECT_EQ(ReadToEnd(*streams[i]).tokens, alone[i]) << "request " << i;
   EXPECT_GT(engine->stats().preemptions, 0u);
   EXPECT_GT(engine->stats().worker_tokens, 0u);
   ExpectAtRest(*engine);
@@ -94,7 +98,8 @@ TEST(Engine, ASequenceThatEndedIsFoundToItsLastToken) {
   const auto engine = StartEngine(SmallEngineOptions(), LoadSmallModel());
   std::vector<uint32_t> prompt = RandomTokens(20, 1);
   const Outcome first = Generate(*engine, Request(prompt, 30));
-  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end() - 1);  // the last one has no KV yet
+  prompt.insert(prompt.end(), first.tokens.begin(),
+                first.tokens.end() - 1);  // the last one has no KV yet
   const Outcome warm = Generate(*engine, Request(prompt, 10));
   EXPECT_EQ(warm.tokens[0], first.tokens.back());
   EXPECT_EQ(warm.finish.usage.worker_tokens, prompt.size() - 1);
@@ -173,7 +178,8 @@ TEST(Engine, StopsAtEndTokensStopTokensAndLengths) {
   request.stop.token_ids = {all.tokens[25]};
   const Outcome stopped = Generate(*engine, request);
   EXPECT_EQ(stopped.finish.reason, FinishReason::kStop);
-  const size_t at = std::find(all.tokens.begin(), all.tokens.end(), all.tokens[25]) - all.tokens.begin();
+  const size_t at =
+      std::find(all.tokens.begin(), all.tokens.end(), all.tokens[25]) - all.tokens.begin();
   EXPECT_EQ(stopped.tokens, std::vector<uint32_t>(all.tokens.begin(), all.tokens.begin() + at + 1));
 
   // The context of the model: 256 tokens, prompt and output.
@@ -226,13 +232,17 @@ TEST(Engine, LimitsAndMistakesAreNamed) {
   options.max_output_tokens = 50;
   options.max_batch_tokens = 100;
   const auto engine = StartEngine(options, LoadSmallModel());
-  const auto error = [&](GenerateRequest request) { return engine->Submit(std::move(request)).status().ToString(); };
+  const auto error = [&](GenerateRequest request) {
+    return engine->Submit(std::move(request)).status().ToString();
+  };
   EXPECT_THAT(error(Request({}, 1)), HasSubstr("INVALID_ARGUMENT: the prompt is empty"));
   EXPECT_THAT(error(Request({1}, 0)), HasSubstr("INVALID_ARGUMENT: stop.max_tokens"));
-  EXPECT_THAT(error(Request(RandomTokens(101, 1), 1)), HasSubstr("RESOURCE_EXHAUSTED: 101 prompt tokens exceed max_prompt_tokens=100"));
+  EXPECT_THAT(error(Request(RandomTokens(101, 1), 1)),
+              HasSubstr("RESOURCE_EXHAUSTED: 101 prompt tokens exceed max_prompt_tokens=100"));
   EXPECT_THAT(error(Request({1}, 51)), HasSubstr("max_output_tokens=50"));
   EXPECT_THAT(error(Request(RandomTokens(100, 1), 29)), HasSubstr("pages_count=8"));
-  EXPECT_THAT(error(Request({1, 128, 2}, 1)), HasSubstr("prompt token 128 at 1 is outside the vocabulary of 128"));
+  EXPECT_THAT(error(Request({1, 128, 2}, 1)),
+              HasSubstr("prompt token 128 at 1 is outside the vocabulary of 128"));
   GenerateRequest request = Request({1}, 1);
   request.stop.texts = {"x"};
   EXPECT_THAT(error(request), HasSubstr("no tokenizer"));
@@ -251,7 +261,8 @@ TEST(Engine, LimitsAndMistakesAreNamed) {
   EXPECT_THAT(error(request), HasSubstr("stop_token_ids_max=256"));
 
   const auto large = StartEngine(SmallEngineOptions(), LoadSmallModel());
-  EXPECT_THAT(large->Submit(Request(RandomTokens(256, 1), 1)).status().ToString(), HasSubstr("context_tokens=256"));
+  EXPECT_THAT(large->Submit(Request(RandomTokens(256, 1), 1)).status().ToString(),
+              HasSubstr("context_tokens=256"));
   options.max_batch_tokens = options.max_running_requests;
   EXPECT_THAT(Engine::Start(options, LoadSmallModel(), nullptr, nullptr).status().ToString(),
               HasSubstr("must exceed max_running_requests"));
@@ -283,7 +294,8 @@ TEST(Engine, CancellingFreesEverythingInEveryPhase) {
   options.max_running_requests = 2;
   const auto engine = StartEngine(options, LoadSmallModel());
   std::vector<std::shared_ptr<TokenStream>> streams;
-  for (uint32_t i = 0; i < 6; ++i) streams.push_back(*engine->Submit(Request(RandomTokens(100, i), 150)));
+  for (uint32_t i = 0; i < 6; ++i)
+    streams.push_back(*engine->Submit(Request(RandomTokens(100, i), 150)));
   ASSERT_TRUE(streams[0]->Next(absl::Seconds(30)).has_value());
   for (const auto& stream : streams) engine->Cancel(stream->id());
   size_t cancelled = 0;

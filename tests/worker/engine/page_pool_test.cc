@@ -122,7 +122,8 @@ TEST_F(PagePoolTest, TheLeastRecentlyUsedPrefixLeavesFirst) {
   EXPECT_EQ(pool_->Match(young).size(), 0u);
 }
 
-// A late publication holds only the end of a chain that its sequence has left: the beginning must not leave before it.
+// A late publication holds only the end of a chain that its sequence has left: the beginning must
+// not leave before it.
 TEST_F(PagePoolTest, AnEndThatIsHeldLongerStillLeavesBeforeItsBeginning) {
   Start(2);
   const auto chain = ChainOf(Tokens(2 * kBlock));
@@ -252,7 +253,8 @@ TEST_F(PagePoolTest, KeepsItsCountsUnderRandomUse) {
   Start(24);
   std::vector<BlockTable> tables;
   std::vector<std::vector<ChainLink>> chains;
-  for (uint32_t family = 0; family < 4; ++family) chains.push_back(ChainOf(Tokens(6 * kBlock, family * 1'000)));
+  for (uint32_t family = 0; family < 4; ++family)
+    chains.push_back(ChainOf(Tokens(6 * kBlock, family * 1'000)));
   std::vector<SealedPage> held;
   for (int round = 0; round < 5'000; ++round) {
     switch (random() % 5) {
@@ -277,7 +279,8 @@ TEST_F(PagePoolTest, KeepsItsCountsUnderRandomUse) {
         }
         break;
       case 3:
-        if (!tables.empty() && !tables.back().sealed().empty() && held.size() < 4) held.push_back(tables.back().sealed().back());
+        if (!tables.empty() && !tables.back().sealed().empty() && held.size() < 4)
+          held.push_back(tables.back().sealed().back());
         break;
       case 4:
         if (!held.empty()) held.erase(held.begin() + random() % held.size());

@@ -13,15 +13,21 @@ namespace ibid {
 bool operator==(const PlannedRows& a, const PlannedRows& b) {
   return a.index == b.index && a.tokens_count == b.tokens_count;
 }
-void PrintTo(const PlannedRows& rows, std::ostream* out) { *out << rows.index << ":" << rows.tokens_count; }
+void PrintTo(const PlannedRows& rows, std::ostream* out) {
+  *out << rows.index << ":" << rows.tokens_count;
+}
 
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-PlanSequence Decoding(size_t tokens, size_t own_pages) { return {tokens, tokens - 1, own_pages, own_pages}; }
-PlanSequence Prompt(size_t tokens, size_t computed = 0) { return {tokens, computed, (computed + 15) / 16, (computed + 15) / 16}; }
+PlanSequence Decoding(size_t tokens, size_t own_pages) {
+  return {tokens, tokens - 1, own_pages, own_pages};
+}
+PlanSequence Prompt(size_t tokens, size_t computed = 0) {
+  return {tokens, computed, (computed + 15) / 16, (computed + 15) / 16};
+}
 
 TEST(PlanStep, NothingRunningIsNoWork) {
   const StepPlan plan = PlanStep({}, {}, 10);
@@ -30,24 +36,29 @@ TEST(PlanStep, NothingRunningIsNoWork) {
 }
 
 TEST(PlanStep, DecodesFirstAndFillsTheBudgetWithPromptsOldestFirst) {
-  const std::vector<PlanSequence> running = {Prompt(100), Decoding(20, 2), Prompt(100), Decoding(5, 1)};
+  const std::vector<PlanSequence> running = {Prompt(100), Decoding(20, 2), Prompt(100),
+                                             Decoding(5, 1)};
   EXPECT_THAT(PlanStep({64, 16}, running, 100).rows,
               ElementsAre(PlannedRows{0, 62}, PlannedRows{1, 1}, PlannedRows{3, 1}));
-  EXPECT_THAT(PlanStep({128, 16}, running, 100).rows,
-              ElementsAre(PlannedRows{0, 100}, PlannedRows{1, 1}, PlannedRows{2, 26}, PlannedRows{3, 1}));
+  EXPECT_THAT(
+      PlanStep({128, 16}, running, 100).rows,
+      ElementsAre(PlannedRows{0, 100}, PlannedRows{1, 1}, PlannedRows{2, 26}, PlannedRows{3, 1}));
 }
 
 TEST(PlanStep, CutsAPromptToThePagesThereAre) {
-  EXPECT_THAT(PlanStep({512, 16}, std::vector{Prompt(100)}, 2).rows, ElementsAre(PlannedRows{0, 32}));
+  EXPECT_THAT(PlanStep({512, 16}, std::vector{Prompt(100)}, 2).rows,
+              ElementsAre(PlannedRows{0, 32}));
   // The page that it holds has room for 6 more tokens.
-  EXPECT_THAT(PlanStep({512, 16}, std::vector{Prompt(100, 10)}, 2).rows, ElementsAre(PlannedRows{0, 38}));
+  EXPECT_THAT(PlanStep({512, 16}, std::vector{Prompt(100, 10)}, 2).rows,
+              ElementsAre(PlannedRows{0, 38}));
 }
 
 TEST(PlanStep, PreemptsTheYoungestForAnOlderOne) {
   const std::vector<PlanSequence> running = {Decoding(17, 1), Decoding(33, 2), Decoding(30, 2)};
   const StepPlan plan = PlanStep({512, 16}, running, 0);
   EXPECT_THAT(plan.preempted, ElementsAre(2));
-  EXPECT_THAT(plan.rows, ElementsAre(PlannedRows{0, 1}, PlannedRows{1, 1}));  // one page each, of the two
+  EXPECT_THAT(plan.rows,
+              ElementsAre(PlannedRows{0, 1}, PlannedRows{1, 1}));  // one page each, of the two
 }
 
 TEST(PlanStep, TakesBackRowsOfASequenceThatItPreemptsLater) {
@@ -81,8 +92,10 @@ TEST(PlanStep, KeepsItsPromisesOnRandomStates) {
     for (PlanSequence& sequence : running) {
       sequence.computed_count = random() % 60;
       sequence.tokens_count = sequence.computed_count + (random() % 2 ? 1 : 1 + random() % 100);
-      sequence.pages_count = (sequence.computed_count + limits.block_tokens - 1) / limits.block_tokens + random() % 2;
-      sequence.pages_own_count = sequence.pages_count == 0 ? 0 : random() % (sequence.pages_count + 1);
+      sequence.pages_count =
+          (sequence.computed_count + limits.block_tokens - 1) / limits.block_tokens + random() % 2;
+      sequence.pages_own_count =
+          sequence.pages_count == 0 ? 0 : random() % (sequence.pages_count + 1);
     }
     const size_t available = random() % 12;
     const StepPlan plan = PlanStep(limits, running, available);
@@ -96,14 +109,16 @@ TEST(PlanStep, KeepsItsPromisesOnRandomStates) {
       ASSERT_EQ(std::count(plan.preempted.begin(), plan.preempted.end(), planned.index), 0);
       rows += planned.tokens_count;
       const size_t needed =
-          (sequence.computed_count + planned.tokens_count + limits.block_tokens - 1) / limits.block_tokens;
+          (sequence.computed_count + planned.tokens_count + limits.block_tokens - 1) /
+          limits.block_tokens;
       pages += needed - std::min(needed, sequence.pages_count);
     }
     ASSERT_LE(rows, limits.step_tokens_max) << round;
     ASSERT_LE(pages, available + freed) << round;
     ASSERT_EQ(std::count(plan.preempted.begin(), plan.preempted.end(), 0u), 0) << round;
     // The preempted are the youngest.
-    for (size_t i = 0; i < plan.preempted.size(); ++i) ASSERT_EQ(plan.preempted[i], running.size() - 1 - i);
+    for (size_t i = 0; i < plan.preempted.size(); ++i)
+      ASSERT_EQ(plan.preempted[i], running.size() - 1 - i);
     if (!running.empty() && limits.step_tokens_max > running.size() && available > 0) {
       ASSERT_TRUE(!plan.rows.empty() && plan.rows[0].index == 0) << round;
     }
@@ -121,7 +136,8 @@ TEST(CountAdmissible, TheFirstMayAlwaysStartWhenNothingIsActive) {
   EXPECT_EQ(CountAdmissible(std::vector<size_t>{100, 1}, 0, 10, 8, 0), 1u);
 }
 
-// Every request ends, whatever the pages, as long as each fits alone (no request starves, nothing is stuck).
+// Every request ends, whatever the pages, as long as each fits alone (no request starves, nothing
+// is stuck).
 TEST(PlanStep, EveryRequestOfARandomWorkloadEnds) {
   struct Request {
     size_t prompt, output, tokens, computed, pages;
@@ -157,7 +173,8 @@ TEST(PlanStep, EveryRequestOfARandomWorkloadEnds) {
           needs.push_back(needed);
         }
       }
-      const size_t admitted = CountAdmissible(needs, running.size(), 5, pages_total - used, promised);
+      const size_t admitted =
+          CountAdmissible(needs, running.size(), 5, pages_total - used, promised);
       for (size_t i = 0; i < admitted; ++i) {
         live[waiting[i]].is_running = true;
         running.push_back(waiting[i]);
@@ -178,7 +195,8 @@ TEST(PlanStep, EveryRequestOfARandomWorkloadEnds) {
         Request& request = live[running[planned.index]];
         request.computed += planned.tokens_count;
         request.pages = std::max(request.pages, (request.computed + kBlock - 1) / kBlock);
-        if (request.computed == request.tokens && ++request.tokens == request.prompt + request.output) {
+        if (request.computed == request.tokens &&
+            ++request.tokens == request.prompt + request.output) {
           live.erase(running[planned.index]);
         }
       }

@@ -20,11 +20,13 @@ SamplingParams Params(float temperature, uint32_t top_k = 0, float top_p = 1, ui
 
 // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
 TEST(Philox, GivesTheKnownAnswers) {
-  EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}), ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+  EXPECT_THAT(Philox4x32({0, 0, 0, 0}, {0, 0}),
+              ElementsAre(0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
   EXPECT_THAT(Philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
               ElementsAre(0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd));
-  EXPECT_THAT(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-              ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+  EXPECT_THAT(
+      Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      ElementsAre(0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
 }
 
 TEST(Philox, UniformIsInRangeAndSpread) {
@@ -50,7 +52,8 @@ TEST(SampleToken, GreedyTakesTheLowestIdOfEquals) {
 }
 
 TEST(SampleToken, IgnoresWhatIsNoNumberAndNegativeInfinity) {
-  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(SampleToken(std::vector<float>{nan, -inf, 0.5f, nan}, Params(0), 0), 2u);
   for (uint64_t i = 0; i < 50; ++i) {
     EXPECT_EQ(SampleToken(std::vector<float>{nan, -inf, 0.5f, nan}, Params(5, 3, 0.9f), i), 2u);
@@ -80,7 +83,8 @@ TEST(SampleToken, TopKKeepsTheKLargestAndTheLowestIdsOfEquals) {
 
 TEST(SampleToken, TopPKeepsTheSmallestSetThatReachesP) {
   // Probabilities 0.5, 0.3, 0.15, 0.05.
-  const std::vector<float> logits = {std::log(0.15f), std::log(0.5f), std::log(0.05f), std::log(0.3f)};
+  const std::vector<float> logits = {std::log(0.15f), std::log(0.5f), std::log(0.05f),
+                                     std::log(0.3f)};
   const auto seen_with = [&](float top_p) {
     std::set<uint32_t> seen;
     for (uint64_t i = 0; i < 2'000; ++i) seen.insert(SampleToken(logits, Params(1, 0, top_p), i));

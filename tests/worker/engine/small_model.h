@@ -1,4 +1,5 @@
-// A small model, requests for it, and what came of them: for tests of the engine and of the main invariant.
+// A small model, requests for it, and what came of them: for tests of the engine and of the main
+// invariant.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,8 @@
 namespace ibid {
 
 // Folders of tests/golden with random weights; vocabulary 128, context 256 or more.
-inline constexpr const char* kSmallModels[] = {"tiny_llama_gqa", "tiny_gpt2", "tiny_llama_tied_bf16"};
+inline constexpr const char* kSmallModels[] = {"tiny_llama_gqa", "tiny_gpt2",
+                                               "tiny_llama_tied_bf16"};
 inline constexpr uint32_t kSmallVocab = 128;
 
 inline std::unique_ptr<Model> LoadSmallModel(const std::string& name = "tiny_llama_gqa",
@@ -28,7 +30,8 @@ inline std::unique_ptr<Model> LoadSmallModel(const std::string& name = "tiny_lla
 }
 
 inline std::unique_ptr<Engine> StartEngine(EngineOptions options, std::unique_ptr<Model> model,
-                                           Client* store = nullptr, const Tokenizer* tokenizer = nullptr) {
+                                           Client* store = nullptr,
+                                           const Tokenizer* tokenizer = nullptr) {
   auto engine = Engine::Start(std::move(options), std::move(model), tokenizer, store);
   if (!engine.ok()) ADD_FAILURE() << engine.status();
   return *std::move(engine);
@@ -40,7 +43,8 @@ inline EngineOptions SmallEngineOptions(size_t pages = 128) {
   return options;
 }
 
-inline std::vector<uint32_t> RandomTokens(size_t count, uint32_t seed, uint32_t vocab = kSmallVocab) {
+inline std::vector<uint32_t> RandomTokens(size_t count, uint32_t seed,
+                                          uint32_t vocab = kSmallVocab) {
   std::mt19937 random(seed);
   std::vector<uint32_t> tokens(count);
   for (uint32_t& token : tokens) token = random() % vocab;
@@ -76,7 +80,8 @@ inline Outcome ReadToEnd(TokenStream& stream, absl::Duration timeout = absl::Sec
       outcome.finish = *item->finish;
       EXPECT_EQ(outcome.finish.output_tokens, outcome.tokens.size());
       const PromptUsage& usage = outcome.finish.usage;
-      EXPECT_EQ(usage.prompt_tokens, usage.worker_tokens + usage.fetched_tokens + usage.computed_tokens);
+      EXPECT_EQ(usage.prompt_tokens,
+                usage.worker_tokens + usage.fetched_tokens + usage.computed_tokens);
       return outcome;
     }
   }
@@ -93,7 +98,8 @@ inline Outcome Generate(Engine& engine, GenerateRequest request) {
 
 // Waits until the engine's state is as wanted; a test that waits here for ever has found a leak.
 template <typename Condition>
-void AwaitStats(const Engine& engine, Condition condition, absl::Duration timeout = absl::Seconds(15)) {
+void AwaitStats(const Engine& engine, Condition condition,
+                absl::Duration timeout = absl::Seconds(15)) {
   const absl::Time until = absl::Now() + timeout;
   while (!condition(engine.stats())) {
     ASSERT_LT(absl::Now(), until) << "the engine does not come to rest";
@@ -104,7 +110,8 @@ void AwaitStats(const Engine& engine, Condition condition, absl::Duration timeou
 // All pages are back, no request is left, nothing was computed twice with different bytes.
 inline void ExpectAtRest(const Engine& engine) {
   AwaitStats(engine, [](const EngineStats& stats) {
-    return stats.running_requests == 0 && stats.waiting_requests == 0 && stats.publishing_blocks == 0 &&
+    return stats.running_requests == 0 && stats.waiting_requests == 0 &&
+           stats.publishing_blocks == 0 &&
            stats.pages_free + stats.pages_cached == stats.pages_total;
   });
   EXPECT_EQ(engine.stats().unequal_duplicates, 0u);

@@ -11,7 +11,8 @@ namespace ibid {
 namespace {
 
 // What comes out when `text` goes in, in pieces of the given size.
-std::string Filtered(const std::vector<std::string>& stops, const std::string& text, size_t piece_bytes) {
+std::string Filtered(const std::vector<std::string>& stops, const std::string& text,
+                     size_t piece_bytes) {
   StopTextFilter filter(stops);
   std::string out;
   for (size_t at = 0; at < text.size() && !filter.is_stopped(); at += piece_bytes) {
@@ -20,7 +21,9 @@ std::string Filtered(const std::vector<std::string>& stops, const std::string& t
   return out + filter.Finish();
 }
 
-TEST(StopTextFilter, PassesEverythingWithoutStopTexts) { EXPECT_EQ(Filtered({}, "a b c", 2), "a b c"); }
+TEST(StopTextFilter, PassesEverythingWithoutStopTexts) {
+  EXPECT_EQ(Filtered({}, "a b c", 2), "a b c");
+}
 
 TEST(StopTextFilter, EndsBeforeTheStopTextHoweverItIsCut) {
   for (size_t piece = 1; piece <= 12; ++piece) {
@@ -71,15 +74,18 @@ TEST(StopTextFilter, EqualsTheDefinitionOnRandomTexts) {
       }
       if (begin != std::string::npos) expected = text.substr(0, begin);
     }
-    for (size_t piece : {1, 2, 3, 20}) ASSERT_EQ(Filtered(stops, text, piece), expected) << text << " round " << round;
+    for (size_t piece : {1, 2, 3, 20})
+      ASSERT_EQ(Filtered(stops, text, piece), expected) << text << " round " << round;
   }
 }
 
 TEST(ValidateStopTexts, NamesTheLimit) {
   EXPECT_TRUE(ValidateStopTexts({"a", "b"}).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(ValidateStopTexts({""})));
-  EXPECT_THAT(ValidateStopTexts(std::vector<std::string>(17, "a")).message(), testing::HasSubstr("stop_texts_max=16"));
-  EXPECT_THAT(ValidateStopTexts({std::string(1025, 'a')}).message(), testing::HasSubstr("stop_text_bytes_max=1024"));
+  EXPECT_THAT(ValidateStopTexts(std::vector<std::string>(17, "a")).message(),
+              testing::HasSubstr("stop_texts_max=16"));
+  EXPECT_THAT(ValidateStopTexts({std::string(1025, 'a')}).message(),
+              testing::HasSubstr("stop_text_bytes_max=1024"));
 }
 
 }  // namespace

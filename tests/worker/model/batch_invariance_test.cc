@@ -1,5 +1,5 @@
-// The project's main invariant at its root: what a token's K, V and logits are depends on the tokens before it only.
-// Everything here is compared bit for bit.
+// The project's main invariant at its root: what a token's K, V and logits are depends on the
+// tokens before it only. Everything here is compared bit for bit.
 #include <cstring>
 
 #include "gtest/gtest.h"
@@ -99,7 +99,8 @@ TEST_P(BatchInvariance, SequencesBesideItChangeNothing) {
   }
 }
 
-// A decode step whose earlier blocks came from elsewhere (copied pages) goes on as if it had computed them.
+// A decode step whose earlier blocks came from elsewhere (copied pages) goes on as if it had
+// computed them.
 TEST_P(BatchInvariance, CopiedPagesContinueWithTheSameBits) {
   const auto tokens = Tokens(kPrompt, 1);
   const Pages first(model_->layout(), kPrompt + 8);
@@ -151,7 +152,8 @@ TEST_P(BatchInvariance, LogitsOfEveryPositionAreThoseOfTheStepThatAskedForThem) 
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchInvariance,
-                         ::testing::Values(Case{"Bf16", KvDtype::kBf16, 16, 2, {}}, Case{"F32", KvDtype::kF32, 16, 2, {}},
+                         ::testing::Values(Case{"Bf16", KvDtype::kBf16, 16, 2, {}},
+                                           Case{"F32", KvDtype::kF32, 16, 2, {}},
                                            Case{"SmallBlocks", KvDtype::kBf16, 4, 2, {}},
                                            Case{"LargeBlocks", KvDtype::kF32, 40, 1, {}},
                                            Case{"Windowed", KvDtype::kBf16, 16, 2, Windowed()},
@@ -190,7 +192,9 @@ TEST(ForwardErrors, AStepThatCannotRunSaysWhyAndTouchesNoPage) {
   const std::string before = pages.Bytes();
   const std::vector<uint32_t> good(20, 1), bad = {1, 64};
   std::vector<float> logits;
-  const auto error = [&](ForwardSequence s) { return std::string(model.Forward({&s, 1}, &logits).message()); };
+  const auto error = [&](ForwardSequence s) {
+    return std::string(model.Forward({&s, 1}, &logits).message());
+  };
   EXPECT_NE(error({bad, 0, pages.table(), true}).find("token 64"), std::string::npos);
   EXPECT_NE(error({{}, 0, pages.table(), true}).find("no tokens"), std::string::npos);
   EXPECT_NE(error({good, 20, pages.table(), true}).find("pages"), std::string::npos);

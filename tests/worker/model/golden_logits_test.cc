@@ -50,7 +50,8 @@ TEST_P(GoldenLogits, LogitsAndGreedyTokensAreThoseOfTransformers) {
       const auto expected = item["logits"][i].get<std::vector<float>>();
       ASSERT_EQ(logits.size(), expected.size());
       for (size_t v = 0; v < logits.size(); ++v) {
-        ASSERT_NEAR(logits[v], expected[v], kLogitTolerance) << "position " << position << " id " << v;
+        ASSERT_NEAR(logits[v], expected[v], kLogitTolerance)
+            << "position " << position << " id " << v;
       }
     }
     const auto greedy = item["greedy"].get<std::vector<uint32_t>>();
@@ -59,10 +60,12 @@ TEST_P(GoldenLogits, LogitsAndGreedyTokensAreThoseOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, GoldenLogits,
-                         ::testing::Combine(::testing::Values("tiny_gpt2", "tiny_llama_gqa", "tiny_llama_tied_bf16"),
+                         ::testing::Combine(::testing::Values("tiny_gpt2", "tiny_llama_gqa",
+                                                              "tiny_llama_tied_bf16"),
                                             ::testing::Bool()),
                          [](const auto& info) {
-                           return std::get<0>(info.param) + (std::get<1>(info.param) ? "_reference" : "_cpu");
+                           return std::get<0>(info.param) +
+                                  (std::get<1>(info.param) ? "_reference" : "_cpu");
                          });
 
 TEST(GoldenDemo, GreedyTokensAreThoseOfTransformers) {
@@ -77,7 +80,8 @@ TEST(GoldenDemo, GreedyTokensAreThoseOfTransformers) {
     const Pages pages(model->layout(), prompt.size());
     const std::vector<float> logits = Prefill(*model, prompt, pages, prompt.size());
     for (size_t i = 0; i < item["top_ids"].size(); ++i) {
-      EXPECT_NEAR(logits[item["top_ids"][i].get<size_t>()], item["top_logits"][i].get<float>(), kLogitTolerance);
+      EXPECT_NEAR(logits[item["top_ids"][i].get<size_t>()], item["top_logits"][i].get<float>(),
+                  kLogitTolerance);
     }
     const auto greedy = item["greedy"].get<std::vector<uint32_t>>();
     EXPECT_EQ(Greedy(*model, prompt, greedy.size()), greedy);
@@ -119,7 +123,8 @@ TEST(TinyRandom, Llama3AndMistralLoadAndBothBackendsAgree) {
 TEST(TinyRandom, UnsupportedModelsAreRefusedByName) {
   const std::string root = std::string(IBID_SHARED_DATA) + "/models/tiny-random/";
   if (!std::filesystem::exists(root)) GTEST_SKIP() << root << " is absent";
-  for (const char* name : {"tiny_gemma3", "tiny_qwen3", "tiny_qwen3_5", "tiny_llama3_tied", "tiny_mistral_tied"}) {
+  for (const char* name :
+       {"tiny_gemma3", "tiny_qwen3", "tiny_qwen3_5", "tiny_llama3_tied", "tiny_mistral_tied"}) {
     const absl::Status status = Model::Load(root + name, {}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << ": " << status;
   }

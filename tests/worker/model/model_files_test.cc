@@ -12,17 +12,18 @@ namespace ibid {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::LlamaConfig;
 using testing::LlamaTensors;
 using testing::SafetensorsBytes;
 using testing::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class ModelFiles : public ::testing::Test {
  protected:
   ModelFiles() {
-    shape_.width = 16, shape_.layers = 1, shape_.heads = 2, shape_.kv_heads = 1, shape_.feed_forward = 8;
+    shape_.width = 16, shape_.layers = 1, shape_.heads = 2, shape_.kv_heads = 1,
+    shape_.feed_forward = 8;
     shape_.vocab = 10;
     tensors_ = LlamaTensors(shape_);
     config_ = LlamaConfig(shape_);
@@ -61,14 +62,17 @@ std::string File(const std::string& header, size_t data_bytes) {
   return bytes + header + std::string(data_bytes, '\1');
 }
 
-TEST_F(ModelFiles, TheUnchangedModelLoads) { EXPECT_EQ(ErrorOf(SafetensorsBytes(tensors_)), "loaded"); }
+TEST_F(ModelFiles, TheUnchangedModelLoads) {
+  EXPECT_EQ(ErrorOf(SafetensorsBytes(tensors_)), "loaded");
+}
 
 TEST_F(ModelFiles, EveryTruncationIsAnErrorThatNamesTheFile) {
   const std::string bytes = SafetensorsBytes(tensors_);
   for (size_t length = 0; length < bytes.size(); length += length < 2000 ? 29 : 1009) {
     EXPECT_THAT(ErrorOf(bytes.substr(0, length)), HasSubstr("model.safetensors")) << length;
   }
-  EXPECT_THAT(ErrorOf(bytes.substr(0, bytes.size() - 1)), AllOf(HasSubstr("DATA_LOSS"), HasSubstr("cut short")));
+  EXPECT_THAT(ErrorOf(bytes.substr(0, bytes.size() - 1)),
+              AllOf(HasSubstr("DATA_LOSS"), HasSubstr("cut short")));
   EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("belong to no tensor"));
 }
 
@@ -102,7 +106,8 @@ TEST_F(ModelFiles, MalformedHeadersAreNamed) {
       {R"({"a": {"dtype": "Q4", "shape": [1], "data_offsets": [0, 4]}})", "Q4"},
       {R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", "no shape"},
       {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", "no count"},
-      {R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 2], "data_offsets": [0, 4]}})", "64 bits"},
+      {R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 2], "data_offsets": [0, 4]}})",
+       "64 bits"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", "two counts"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", "end before"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", "needs 8 bytes"},
@@ -114,16 +119,20 @@ TEST_F(ModelFiles, MalformedHeadersAreNamed) {
        "twice"},
   };
   for (const auto& [header, reason] : headers) {
-    EXPECT_THAT(ErrorOf(File(header, 4)), AllOf(HasSubstr("model.safetensors"), HasSubstr(reason))) << header;
+    EXPECT_THAT(ErrorOf(File(header, 4)), AllOf(HasSubstr("model.safetensors"), HasSubstr(reason)))
+        << header;
   }
-  EXPECT_THAT(ErrorOf(File("{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}", 0)), HasSubstr("'a'"));
+  EXPECT_THAT(
+      ErrorOf(File("{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}", 0)),
+      HasSubstr("'a'"));
 }
 
 TEST_F(ModelFiles, AMissingTensorIsNamed) {
   for (const auto& [name, tensor] : LlamaTensors(shape_)) {
     testing::Tensors some = tensors_;
     some.erase(name);
-    EXPECT_THAT(ErrorOf(SafetensorsBytes(some)), AllOf(HasSubstr(name), HasSubstr("missing"))) << name;
+    EXPECT_THAT(ErrorOf(SafetensorsBytes(some)), AllOf(HasSubstr(name), HasSubstr("missing")))
+        << name;
   }
 }
 
@@ -131,7 +140,8 @@ TEST_F(ModelFiles, AWrongShapeIsNamedWithBothShapes) {
   for (const auto& [name, tensor] : LlamaTensors(shape_)) {
     testing::Tensors some = tensors_;
     some[name] = {{3, 5}, std::vector<float>(15)};
-    EXPECT_THAT(ErrorOf(SafetensorsBytes(some)), AllOf(HasSubstr(name), HasSubstr("[3, 5]"))) << name;
+    EXPECT_THAT(ErrorOf(SafetensorsBytes(some)), AllOf(HasSubstr(name), HasSubstr("[3, 5]")))
+        << name;
   }
 }
 
@@ -163,7 +173,8 @@ TEST_F(ModelFiles, ShardsAreCheckedAgainstTheirIndex) {
   EXPECT_THAT(error({{"weight_map", {{"x", "../secret"}}}}), HasSubstr("../secret"));
   EXPECT_THAT(error({{"weight_map", {{"x", "c.safetensors"}}}}), HasSubstr("c.safetensors"));
   json wrong = map;
-  wrong["model.norm.weight"] = map["model.norm.weight"] == "a.safetensors" ? "b.safetensors" : "a.safetensors";
+  wrong["model.norm.weight"] =
+      map["model.norm.weight"] == "a.safetensors" ? "b.safetensors" : "a.safetensors";
   EXPECT_THAT(error({{"weight_map", wrong}}), HasSubstr("model.norm.weight"));
   folder_.Write("b.safetensors", SafetensorsBytes(tensors_));
   EXPECT_THAT(error({{"weight_map", map}}), HasSubstr("too"));
@@ -216,7 +227,8 @@ TEST_F(ModelFiles, FieldsOutOfRangeAreNamed) {
       {R"({"rope_scaling": {"type": "yarn", "factor": 2}})", "yarn"},
       {R"({"rope_scaling": {"type": "linear"}})", "factor"},
       {R"({"rope_scaling": {"type": "linear", "factor": 0.5}})", "factor"},
-      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}})", "high_freq_factor"},
+      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}})",
+       "high_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "dynamic"}})", "dynamic"},
       {R"({"tie_word_embeddings": 1})", "tie_word_embeddings"},
       {R"({"hidden_act": "gelu"})", "gelu"},
@@ -225,9 +237,11 @@ TEST_F(ModelFiles, FieldsOutOfRangeAreNamed) {
       {R"({"quantization_config": {"bits": 4}})", "quantization_config"},
       {R"({"architectures": ["MistralForCausalLM"], "sliding_window": "x"})", "sliding_window"},
       {R"({"architectures": ["GPT2LMHeadModel"]})", "n_embd"},
-      {R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 10, "n_layer": 1, "n_head": 3, "n_positions": 8})", "n_head"},
+      {R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 10, "n_layer": 1, "n_head": 3, "n_positions": 8})",
+       "n_head"},
       {R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 9, "n_layer": 1, "n_head": 3, "n_positions": 8,
-          "activation_function": "relu"})", "relu"},
+          "activation_function": "relu"})",
+       "relu"},
   };
   for (const auto& [change, field] : changes) {
     EXPECT_THAT(ConfigError(change), AllOf(HasSubstr("config.json"), HasSubstr(field))) << change;
@@ -240,7 +254,8 @@ TEST_F(ModelFiles, NumbersThatAreNoJsonAreRefused) {
     text.insert(1, "\"rms_norm_eps\": " + std::string(number) + ", ");
     EXPECT_FALSE(ModelConfig::Parse(text, "config.json").ok()) << number;
   }
-  const std::string deep = "{\"vocab_size\": " + std::string(300000, '[') + std::string(300000, ']') + "}";
+  const std::string deep =
+      "{\"vocab_size\": " + std::string(300000, '[') + std::string(300000, ']') + "}";
   EXPECT_FALSE(ModelConfig::Parse(deep, "config.json").ok());
 }
 
@@ -250,7 +265,10 @@ TEST_F(ModelFiles, BothFormsOfRopeSettingsAreRead) {
   EXPECT_EQ(ModelConfig::Parse(config.dump(), "c")->rope_theta, 20000.0);
   config = config_;
   config["rope_theta"] = 500000;
-  config["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4},
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8},
+                            {"low_freq_factor", 1},
+                            {"high_freq_factor", 4},
                             {"original_max_position_embeddings", 8192}};
   const ModelConfig parsed = *ModelConfig::Parse(config.dump(), "c");
   EXPECT_EQ(parsed.rope_theta, 500000.0);

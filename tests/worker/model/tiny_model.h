@@ -50,7 +50,8 @@ inline std::string SafetensorsBytes(const Tensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const size_t begin = data.size();
     data.append(reinterpret_cast<const char*>(tensor.second.data()), tensor.second.size() * 4);
-    header[name] = {{"dtype", "F32"}, {"shape", tensor.first}, {"data_offsets", {begin, data.size()}}};
+    header[name] = {
+        {"dtype", "F32"}, {"shape", tensor.first}, {"data_offsets", {begin, data.size()}}};
   }
   const std::string text = header.dump();
   std::string bytes(8, '\0');
@@ -59,16 +60,23 @@ inline std::string SafetensorsBytes(const Tensors& tensors) {
 }
 
 struct TinyShape {
-  size_t vocab = 64, width = 48, layers = 2, heads = 6, kv_heads = 2, head_dim = 8, feed_forward = 40;
+  size_t vocab = 64, width = 48, layers = 2, heads = 6, kv_heads = 2, head_dim = 8,
+         feed_forward = 40;
   size_t context = 512, sliding_window = 0;
 };
 
 inline nlohmann::json LlamaConfig(const TinyShape& s) {
-  nlohmann::json config = {{"architectures", {s.sliding_window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM"}},
-                           {"vocab_size", s.vocab}, {"hidden_size", s.width}, {"num_hidden_layers", s.layers},
-                           {"num_attention_heads", s.heads}, {"num_key_value_heads", s.kv_heads},
-                           {"head_dim", s.head_dim}, {"intermediate_size", s.feed_forward},
-                           {"max_position_embeddings", s.context}, {"tie_word_embeddings", true}};
+  nlohmann::json config = {
+      {"architectures", {s.sliding_window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM"}},
+      {"vocab_size", s.vocab},
+      {"hidden_size", s.width},
+      {"num_hidden_layers", s.layers},
+      {"num_attention_heads", s.heads},
+      {"num_key_value_heads", s.kv_heads},
+      {"head_dim", s.head_dim},
+      {"intermediate_size", s.feed_forward},
+      {"max_position_embeddings", s.context},
+      {"tie_word_embeddings", true}};
   if (s.sliding_window > 0) config["sliding_window"] = s.sliding_window;
   return config;
 }
@@ -81,7 +89,8 @@ inline Tensors LlamaTensors(const TinyShape& s, unsigned seed = 1) {
     size_t count = 1;
     for (const size_t dimension : shape) count *= dimension;
     std::vector<float> values(count);
-    const float spread = shape.size() == 1 ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape.back()));
+    const float spread =
+        shape.size() == 1 ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape.back()));
     for (float& value : values) value = normal(chance) * spread + (shape.size() == 1 ? 1.0f : 0.0f);
     tensors[name] = {std::move(shape), std::move(values)};
   };
@@ -138,7 +147,8 @@ inline std::vector<uint32_t> RandomTokens(size_t count, size_t vocab, unsigned s
 }
 
 // Logits of the last row after `tokens`, `chunk` rows a step; all other steps ask for none.
-inline std::vector<float> Prefill(Model& model, const std::vector<uint32_t>& tokens, const Pages& pages, size_t chunk) {
+inline std::vector<float> Prefill(Model& model, const std::vector<uint32_t>& tokens,
+                                  const Pages& pages, size_t chunk) {
   std::vector<float> logits;
   for (size_t first = 0; first < tokens.size(); first += chunk) {
     const size_t count = std::min(chunk, tokens.size() - first);
@@ -155,9 +165,11 @@ inline std::vector<uint32_t> Greedy(Model& model, std::vector<uint32_t> tokens, 
   std::vector<float> logits = Prefill(model, tokens, pages, tokens.size());
   std::vector<uint32_t> result;
   while (true) {
-    result.push_back(static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    result.push_back(
+        static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
     if (result.size() == count) return result;
-    const ForwardSequence sequence = {{&result.back(), 1}, tokens.size() + result.size() - 1, pages.table(), true};
+    const ForwardSequence sequence = {
+        {&result.back(), 1}, tokens.size() + result.size() - 1, pages.table(), true};
     const absl::Status status = model.Forward({&sequence, 1}, &logits);
     EXPECT_TRUE(status.ok()) << status;
   }

@@ -65,9 +65,12 @@ TEST_F(FilesTest, WhatIsNotSupportedIsNamed) {
       {R"({"normalizer": {"type": "Lowercase"}})", "Lowercase"},
       {R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}]}})", "NFKC"},
       {R"({"pre_tokenizer": {"type": "Metaspace"}})", "Metaspace"},
-      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Sequence"}]}})", "Sequence"},
-      {R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"}})", "a("},
-      {R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "MergedWithNext"}})", "MergedWithNext"},
+      {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Sequence"}]}})",
+       "Sequence"},
+      {R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"}})",
+       "a("},
+      {R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "MergedWithNext"}})",
+       "MergedWithNext"},
       {R"({"decoder": {"type": "WordPiece"}})", "decoder"},
       {R"({"post_processor": {"type": "BertProcessing"}})", "BertProcessing"},
       {R"({"added_tokens": [{"id": 4, "content": "<e>", "single_word": true}]})", "single_word"},
@@ -101,7 +104,8 @@ TEST_F(FilesTest, MalformedPartsAreNamed) {
       {R"({"added_tokens": [{"id": 4, "content": ""}]})", "empty"},
       {R"({"added_tokens": [{"id": 9999999, "content": "x"}]})", "entry 0"},
       {R"({"added_tokens": [{"id": 4, "content": "x"}, {"id": 5, "content": "x"}]})", "twice"},
-      {R"({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "z"}}]}})", "'z'"},
+      {R"({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "z"}}]}})",
+       "'z'"},
       {R"({"pre_tokenizer": null})", "ByteLevel"},
   };
   for (const auto& [change, name] : changes) {
@@ -133,13 +137,15 @@ TEST_F(FilesTest, ChangedBytesNeverCrash) {
 }
 
 TEST_F(FilesTest, DeeplyNestedJsonIsAnError) {
-  Write("tokenizer.json", "{\"model\": " + std::string(200000, '[') + std::string(200000, ']') + "}");
+  Write("tokenizer.json",
+        "{\"model\": " + std::string(200000, '[') + std::string(200000, ']') + "}");
   EXPECT_THAT(LoadError(), HasSubstr("model"));
 }
 
 TEST_F(FilesTest, TheTemplateOfThePostProcessorPutsIdsAroundTheText) {
   json tokenizer = Minimal();
-  tokenizer["post_processor"] = json::parse(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"},
+  tokenizer["post_processor"] =
+      json::parse(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"},
       {"type": "TemplateProcessing",
        "single": [{"SpecialToken": {"id": "<e>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
        "special_tokens": {"<e>": {"id": "<e>", "ids": [4], "tokens": ["<e>"]}}}]})");
@@ -180,14 +186,17 @@ TEST_F(FilesTest, MalformedVocabAndMergesAreNamed) {
   EXPECT_THAT(LoadError(), HasSubstr("vocab.json"));
 }
 
-TEST_F(FilesTest, AnEmptyFolderNamesWhatWasLookedFor) { EXPECT_THAT(LoadError(), HasSubstr("tokenizer.json")); }
+TEST_F(FilesTest, AnEmptyFolderNamesWhatWasLookedFor) {
+  EXPECT_THAT(LoadError(), HasSubstr("tokenizer.json"));
+}
 
 TEST_F(FilesTest, ATruncatedLlama2cFileIsAnError) {
   std::string bytes("\7\0\0\0", 4);
   for (int i = 0; i < 300; ++i) bytes += std::string("\0\0\0\0\1\0\0\0", 8) + "x";
   EXPECT_TRUE(ParseLlama2cTokenizer(bytes, "t").ok());
   for (const size_t length : {size_t{0}, size_t{3}, size_t{5}, size_t{11}, bytes.size() - 1}) {
-    EXPECT_THAT(std::string(ParseLlama2cTokenizer(bytes.substr(0, length), "t").status().message()), HasSubstr("t: "));
+    EXPECT_THAT(std::string(ParseLlama2cTokenizer(bytes.substr(0, length), "t").status().message()),
+                HasSubstr("t: "));
   }
 }
 

@@ -69,16 +69,19 @@ TEST_P(GoldenTokenizer, AllCasesGiveTheReferencesIdsAndDecodeToTheirText) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shared, GoldenTokenizer,
-    ::testing::Values(Folder{"gpt2-tokenizer", "ggml-vocab-gpt-2.gguf", PreTokenizerKind::kInfer},
-                      Folder{"qwen2.5-tokenizer", "ggml-vocab-qwen2.gguf", PreTokenizerKind::kQwen2},
-                      Folder{"smollm-tokenizer", "ggml-vocab-smollm.gguf", PreTokenizerKind::kSmolLm},
-                      Folder{"qwen2.5-tokenizer", "ggml-vocab-qwen2.gguf", PreTokenizerKind::kInfer},
-                      Folder{"smollm-tokenizer", "ggml-vocab-smollm.gguf", PreTokenizerKind::kInfer}));
+    ::testing::Values(
+        Folder{"gpt2-tokenizer", "ggml-vocab-gpt-2.gguf", PreTokenizerKind::kInfer},
+        Folder{"qwen2.5-tokenizer", "ggml-vocab-qwen2.gguf", PreTokenizerKind::kQwen2},
+        Folder{"smollm-tokenizer", "ggml-vocab-smollm.gguf", PreTokenizerKind::kSmolLm},
+        Folder{"qwen2.5-tokenizer", "ggml-vocab-qwen2.gguf", PreTokenizerKind::kInfer},
+        Folder{"smollm-tokenizer", "ggml-vocab-smollm.gguf", PreTokenizerKind::kInfer}));
 
 TEST(DemoTokenizer, AllCasesGiveTheIdsOfHuggingFaceTokenizers) {
-  const std::unique_ptr<Tokenizer> tokenizer = LoadOrDie(std::string(IBID_SOURCE_DIR) + "/models/demo");
+  const std::unique_ptr<Tokenizer> tokenizer =
+      LoadOrDie(std::string(IBID_SOURCE_DIR) + "/models/demo");
   ASSERT_NE(tokenizer, nullptr);
-  const auto golden = nlohmann::json::parse(ReadAll(std::string(IBID_SOURCE_DIR) + "/tests/golden/tokenizer_demo.json"));
+  const auto golden = nlohmann::json::parse(
+      ReadAll(std::string(IBID_SOURCE_DIR) + "/tests/golden/tokenizer_demo.json"));
   ASSERT_GT(golden["cases"].size(), 0u);
   for (const auto& item : golden["cases"]) {
     const std::string text = item["text"];
@@ -102,16 +105,19 @@ TEST(Llama2cTokenizer, PromptsAndAnswersOfStories260KAreTheReferences) {
     const auto ids = tokenizer->Encode(item["prompt"].get<std::string>(), {.adds_special = true});
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_EQ(*ids, item["prompt_ids"].get<std::vector<uint32_t>>()) << item["prompt"];
-    // The first piece of a text has a space in front, which the reference leaves out after the beginning of a sequence.
+    // The first piece of a text has a space in front, which the reference leaves out after the
+    // beginning of a sequence.
     std::string text = tokenizer->Decode(item["greedy_ids"].get<std::vector<uint32_t>>());
     if (ids->size() == 1 && text.starts_with(' ')) text.erase(0, 1);
     EXPECT_EQ(text, item["greedy_text"].get<std::string>());
   }
 }
 
-// Failure mode of a merge loop that scans the whole piece for each merge: quadratic, minutes for a megabyte.
+// Failure mode of a merge loop that scans the whole piece for each merge: quadratic, minutes for a
+// megabyte.
 TEST(LongPieces, AMegabyteWithoutASpaceTakesSeconds) {
-  const std::unique_ptr<Tokenizer> tokenizer = LoadOrDie(std::string(IBID_SOURCE_DIR) + "/models/demo");
+  const std::unique_ptr<Tokenizer> tokenizer =
+      LoadOrDie(std::string(IBID_SOURCE_DIR) + "/models/demo");
   ASSERT_NE(tokenizer, nullptr);
   for (const char c : {'a', ' ', '\n', '7', '!', '\xe4'}) {
     const std::string text(1 << 20, c);

@@ -42,14 +42,16 @@ TEST(Utf8, HoldsBackAnUnfinishedCharacterUntilTheEnd) {
 TEST(PreTokenizerTest, Gpt2PatternKeepsTheLastSpaceOfARunWithTheWord) {
   PreTokenizer p;
   ASSERT_TRUE(p.AddSplit(kGpt2Pattern).ok());
-  EXPECT_EQ(Pieces(p, "Hello  world's 123!\n"), (Strings{"Hello", " ", " world", "'s", " 123", "!", "\n"}));
+  EXPECT_EQ(Pieces(p, "Hello  world's 123!\n"),
+            (Strings{"Hello", " ", " world", "'s", " 123", "!", "\n"}));
   EXPECT_EQ(Pieces(p, ""), Strings{});
 }
 
 TEST(PreTokenizerTest, Qwen2PatternTakesOneDigitAndOneSignBeforeLetters) {
   PreTokenizer p;
   ASSERT_TRUE(p.AddSplit(kQwen2Pattern).ok());
-  EXPECT_EQ(Pieces(p, "(self.x2 12'LL\n\n"), (Strings{"(self", ".x", "2", " ", "1", "2", "'LL", "\n\n"}));
+  EXPECT_EQ(Pieces(p, "(self.x2 12'LL\n\n"),
+            (Strings{"(self", ".x", "2", " ", "1", "2", "'LL", "\n\n"}));
 }
 
 TEST(PreTokenizerTest, Llama3PatternTakesUpToThreeDigits) {
@@ -107,7 +109,8 @@ TEST(MergePairsTest, GivesWhatRepeatedSearchForTheBestPairGives) {
   for (int round = 0; round < 2000; ++round) {
     std::map<std::pair<uint32_t, uint32_t>, std::pair<int, uint32_t>> table;
     for (uint32_t i = 0; i < 12; ++i) {
-      table.emplace(std::pair(chance() % (4 + i), chance() % (4 + i)), std::pair(int(chance() % 8), 4 + i));
+      table.emplace(std::pair(chance() % (4 + i), chance() % (4 + i)),
+                    std::pair(int(chance() % 8), 4 + i));
     }
     const auto find = [&](uint32_t left, uint32_t right) -> std::optional<Merge<int>> {
       const auto found = table.find({left, right});
@@ -142,7 +145,8 @@ std::unique_ptr<ByteLevelTokenizer> SmallTokenizer(std::vector<AddedToken> added
       std::string text;
       AppendCodePoint(code_point, &text);
       const auto bytes = BytesOfAlphabet(text);
-      if (bytes && static_cast<uint8_t>((*bytes)[0]) == byte) parts.vocabulary.emplace_back(text, next++);
+      if (bytes && static_cast<uint8_t>((*bytes)[0]) == byte)
+        parts.vocabulary.emplace_back(text, next++);
     }
   }
   parts.vocabulary.emplace_back("ab", next++);
@@ -157,7 +161,8 @@ std::unique_ptr<ByteLevelTokenizer> SmallTokenizer(std::vector<AddedToken> added
 
 TEST(ByteLevel, SpecialTokensInTextAreFoundLongestFirstAndOnlyWhenAsked) {
   const auto t = SmallTokenizer({{0, "<|a|>", true}, {0, "<|a|>b", true}, {0, "<tool>", false}});
-  EXPECT_EQ(*t->Encode("x<|a|>ab<|a|>b<tool>", {}), (std::vector<uint32_t>{'x', 257, 256, 258, 259}));
+  EXPECT_EQ(*t->Encode("x<|a|>ab<|a|>b<tool>", {}),
+            (std::vector<uint32_t>{'x', 257, 256, 258, 259}));
   const auto plain = *t->Encode("<|a|><tool>", {.parses_special = false});
   EXPECT_EQ(plain, (std::vector<uint32_t>{'<', '|', 'a', '|', '>', 259}));
   EXPECT_EQ(t->Decode({257, 'x'}, /*skips_special=*/true), "x");

@@ -1,4 +1,4 @@
-#include "worker/inference_messages.h"
+#include "worker/inference_service_messages.h"
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -8,20 +8,30 @@ namespace {
 
 absl::StatusOr<StoreMode> ToStoreMode(v1::StoreMode mode) {
   switch (mode) {
-    case v1::STORE_MODE_READ_WRITE: return StoreMode::kReadWrite;
-    case v1::STORE_MODE_OFF: return StoreMode::kOff;
-    case v1::STORE_MODE_READ_ONLY: return StoreMode::kReadOnly;
-    case v1::STORE_MODE_WRITE_ONLY: return StoreMode::kWriteOnly;
-    default: return absl::InvalidArgumentError(absl::StrCat("store: unknown mode ", static_cast<int>(mode)));
+    case v1::STORE_MODE_READ_WRITE:
+      return StoreMode::kReadWrite;
+    case v1::STORE_MODE_OFF:
+      return StoreMode::kOff;
+    case v1::STORE_MODE_READ_ONLY:
+      return StoreMode::kReadOnly;
+    case v1::STORE_MODE_WRITE_ONLY:
+      return StoreMode::kWriteOnly;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("store: unknown mode ", static_cast<int>(mode)));
   }
 }
 
 v1::Finish::Reason ToReason(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return v1::Finish::REASON_STOP;
-    case FinishReason::kLength: return v1::Finish::REASON_LENGTH;
-    case FinishReason::kCancelled: return v1::Finish::REASON_CANCELLED;
-    case FinishReason::kFailed: break;  // becomes the call's status
+    case FinishReason::kStop:
+      return v1::Finish::REASON_STOP;
+    case FinishReason::kLength:
+      return v1::Finish::REASON_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::Finish::REASON_CANCELLED;
+    case FinishReason::kFailed:
+      break;  // becomes the call's status
   }
   return v1::Finish::REASON_UNSPECIFIED;
 }
@@ -34,7 +44,8 @@ absl::StatusOr<GenerateRequest> ToRequestWithoutPrompt(const v1::GenerateRequest
   request.sampling.top_p = message.sampling().top_p();
   request.sampling.seed = message.sampling().seed();
   request.stop.max_tokens = message.stop().max_tokens();
-  request.stop.token_ids.assign(message.stop().token_ids().begin(), message.stop().token_ids().end());
+  request.stop.token_ids.assign(message.stop().token_ids().begin(),
+                                message.stop().token_ids().end());
   request.stop.texts.assign(message.stop().texts().begin(), message.stop().texts().end());
   request.stop.ignores_end_token = message.stop().ignore_end_token();
   IBID_ASSIGN_OR_RETURN(request.store, ToStoreMode(message.store()));
@@ -47,7 +58,8 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text, const Tokenizer* tokenizer) {
+absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text,
+                                                     const Tokenizer* tokenizer) {
   if (tokenizer == nullptr) {
     return absl::FailedPreconditionError("this worker's model has no tokenizer: send token ids");
   }
@@ -56,7 +68,8 @@ absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text, co
   return tokenizer->Encode(text, options);
 }
 
-absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message, const Tokenizer* tokenizer) {
+absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message,
+                                                  const Tokenizer* tokenizer) {
   IBID_ASSIGN_OR_RETURN(GenerateRequest request, ToRequestWithoutPrompt(message));
   switch (message.prompt_case()) {
     case v1::GenerateRequest::kText: {
@@ -72,7 +85,8 @@ absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& mes
   return request;
 }
 
-absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message, const Tokenizer* tokenizer) {
+absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message,
+                                                 const Tokenizer* tokenizer) {
   IBID_ASSIGN_OR_RETURN(GenerateRequest request, ToGenerateRequest(message, tokenizer));
   request.kind = RequestKind::kPrefill;
   return request;

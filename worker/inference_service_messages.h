@@ -1,4 +1,5 @@
-// Between the messages of ibid.v1.InferenceService and the engine's own types: the one place where they meet.
+// Between the messages of ibid.v1.InferenceService and the engine's own types: the one place where
+// they meet.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,12 +10,16 @@
 
 namespace ibid {
 
-// The tokens of a prompt that came as text. Errors: FailedPrecondition (`tokenizer` is null), and those of Encode.
-absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text, const Tokenizer* tokenizer);
+// The tokens of a prompt that came as text. Errors: FailedPrecondition (`tokenizer` is null), and
+// those of Encode.
+absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text,
+                                                     const Tokenizer* tokenizer);
 
 // Errors: InvalidArgument (names the field), those of TokenizePrompt.
-absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message, const Tokenizer* tokenizer);
-absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message, const Tokenizer* tokenizer);
+absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message,
+                                                  const Tokenizer* tokenizer);
+absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message,
+                                                 const Tokenizer* tokenizer);
 // The prompt is the message's prompt_tokens; the one inside of its request is not looked at.
 absl::StatusOr<GenerateRequest> ToDecodeRequest(const v1::DecodeRequest& message);
 

@@ -1,6 +1,7 @@
-// What a publish, a fetch and a match cost through real processes: this one with the client library, `ibid-server` as a
-// child, gRPC on loopback between them. In each round every case runs once, one after the other, beside a memcpy of the
-// same bytes; the median over the rounds is reported, and all values are kept as JSON.
+// What a publish, a fetch and a match cost through real processes: this one with the client
+// library, `ibid-server` as a child, gRPC on loopback between them. In each round every case runs
+// once, one after the other, beside a memcpy of the same bytes; the median over the rounds is
+// reported, and all values are kept as JSON.
 
 #include <algorithm>
 #include <cstdio>
@@ -40,8 +41,11 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {"2 MiB", "layers=32;kv_heads=8;k_dim=128;v_dim=128;dtype=bf16;block_tokens=16;order=hnd;scales=none", 64},
-    {"64 KiB", "layers=8;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none", 512},
+    {"2 MiB",
+     "layers=32;kv_heads=8;k_dim=128;v_dim=128;dtype=bf16;block_tokens=16;order=hnd;scales=none",
+     64},
+    {"64 KiB",
+     "layers=8;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none", 512},
 };
 constexpr char kMatchLayout[] =
     "layers=1;kv_heads=1;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none";
@@ -60,7 +64,8 @@ struct Series {
 
 class Results {
  public:
-  void Add(const std::string& name, const std::string& shape, const std::string& unit, double value) {
+  void Add(const std::string& name, const std::string& shape, const std::string& unit,
+           double value) {
     for (Series& series : all_) {
       if (series.name == name && series.shape == shape) return series.values.push_back(value);
     }
@@ -92,10 +97,11 @@ class Server {
  private:
   void Start(const std::string& listen) {
     std::remove((folder_ / "ports").c_str());
-    auto process = Process::Start({absl::GetFlag(FLAGS_bin) + "/ibid-server", "--listen=" + listen, "--http_listen=127.0.0.1:0",
-                                   "--host_bytes_max=3GiB", "--disk_dir=" + (folder_ / "disk"), "--disk_bytes_max=6GiB",
-                                   "--port_file=" + (folder_ / "ports"), "--log_level=warn"},
-                                  folder_ / "log");
+    auto process = Process::Start(
+        {absl::GetFlag(FLAGS_bin) + "/ibid-server", "--listen=" + listen,
+         "--http_listen=127.0.0.1:0", "--host_bytes_max=3GiB", "--disk_dir=" + (folder_ / "disk"),
+         "--disk_bytes_max=6GiB", "--port_file=" + (folder_ / "ports"), "--log_level=warn"},
+        folder_ / "log");
     IBID_CHECK(process.ok()) << process.status();
     process_.emplace(std::move(*process));
     const auto ports = WaitForPorts(*process_, folder_ / "ports", folder_ / "log");
@@ -115,7 +121,8 @@ std::unique_ptr<Client> ConnectTo(const Server& server) {
   options.fetch_timeout = options.publish_timeout = absl::Seconds(60);
   auto client = Client::Connect(options);
   IBID_CHECK(client.ok()) << client.status();
-  for (int i = 0; i < 1000 && !(*client)->is_any_reachable(); ++i) absl::SleepFor(absl::Milliseconds(10));
+  for (int i = 0; i < 1000 && !(*client)->is_any_reachable(); ++i)
+    absl::SleepFor(absl::Milliseconds(10));
   return *std::move(client);
 }
 
@@ -134,7 +141,8 @@ struct Chain {
   std::vector<ChainLink> links;
   std::vector<ByteView> payloads;
 };
-Chain MakeBlocks(const NamespaceHandle& ns, uint32_t blocks_count, uint32_t seed, HostMemory& memory) {
+Chain MakeBlocks(const NamespaceHandle& ns, uint32_t blocks_count, uint32_t seed,
+                 HostMemory& memory) {
   const size_t bytes = ns.layout.PayloadBytes();
   std::vector<uint32_t> tokens(size_t{blocks_count} * ns.layout.block_tokens);
   std::iota(tokens.begin(), tokens.end(), seed * 1'000'003u);
@@ -161,23 +169,28 @@ HostMemory TouchedMemory(size_t bytes) {
 
 void PublishAll(Client& client, const NamespaceHandle& ns, const Chain& chain, bool durable) {
   const PublishResult result = client.Publish(ns, chain.links, chain.payloads, durable);
-  IBID_CHECK(result.stored_count == chain.links.size()) << result.stored_count << " stored: " << result.status;
+  IBID_CHECK(result.stored_count == chain.links.size())
+      << result.stored_count << " stored: " << result.status;
 }
 
 // Fetches all of `chain` and checks its tier and its bytes.
-double FetchAll(Client& client, const NamespaceHandle& ns, const Chain& chain, bool from_disk, HostMemory& memory) {
+double FetchAll(Client& client, const NamespaceHandle& ns, const Chain& chain, bool from_disk,
+                HostMemory& memory) {
   const auto into = Destinations(memory, chain.links.size(), ns.layout.PayloadBytes());
   double seconds = 0;
   const PrefixMatch match = client.Match(ns, chain.links);
   IBID_CHECK(match.blocks_count() == chain.links.size()) << match.blocks_count() << " matched";
-  IBID_CHECK((from_disk ? match.disk_blocks() : match.host_blocks()) == chain.links.size()) << "other tier than meant";
+  IBID_CHECK((from_disk ? match.disk_blocks() : match.host_blocks()) == chain.links.size())
+      << "other tier than meant";
   FetchResult result;
   seconds = Seconds([&] { result = client.Fetch(match, 0, into); });
-  IBID_CHECK(result.leading_ok == chain.links.size()) << result.leading_ok << " fetched: " << result.status;
+  IBID_CHECK(result.leading_ok == chain.links.size())
+      << result.leading_ok << " fetched: " << result.status;
   return seconds;
 }
 
-// The disk tier is measured on chains that were written before the server's restart: nothing of them is in its memory.
+// The disk tier is measured on chains that were written before the server's restart: nothing of
+// them is in its memory.
 void RunShape(Server& server, const Shape& shape, int rounds, Results& results) {
   std::vector<HostMemory> sources;
   std::vector<Chain> stored;
@@ -187,26 +200,33 @@ void RunShape(Server& server, const Shape& shape, int rounds, Results& results) 
   const double gigabytes = static_cast<double>(total) / 1e9;
   HostMemory source = TouchedMemory(total), target = TouchedMemory(total);
   for (int round = 0; round < rounds; ++round) {
-    PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 100 + round, source), /*durable=*/true);
+    PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 100 + round, source),
+               /*durable=*/true);
   }
   client.reset();
   server.Restart();
   client = ConnectTo(server);
   ns = Open(*client, shape.layout);
-  PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 99, source), false);  // warms both sides
+  PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 99, source),
+             false);  // warms both sides
   for (int round = 0; round < rounds; ++round) {
-    results.Add("memcpy", shape.name, "GB/s", gigabytes / Seconds([&] { std::memcpy(target.begin(), source.begin(), total); }));
+    results.Add("memcpy", shape.name, "GB/s",
+                gigabytes / Seconds([&] { std::memcpy(target.begin(), source.begin(), total); }));
     const Chain chain = MakeBlocks(ns, shape.blocks_count, 200 + round, source);
-    results.Add("publish", shape.name, "GB/s", gigabytes / Seconds([&] { PublishAll(*client, ns, chain, false); }));
-    results.Add("fetch, host tier", shape.name, "GB/s", gigabytes / FetchAll(*client, ns, chain, false, target));
+    results.Add("publish", shape.name, "GB/s",
+                gigabytes / Seconds([&] { PublishAll(*client, ns, chain, false); }));
+    results.Add("fetch, host tier", shape.name, "GB/s",
+                gigabytes / FetchAll(*client, ns, chain, false, target));
     IBID_CHECK(std::memcmp(source.begin(), target.begin(), total) == 0) << "fetched bytes differ";
     const Chain on_disk = MakeBlocks(ns, shape.blocks_count, 100 + round, source);
-    results.Add("fetch, disk tier", shape.name, "GB/s", gigabytes / FetchAll(*client, ns, on_disk, true, target));
+    results.Add("fetch, disk tier", shape.name, "GB/s",
+                gigabytes / FetchAll(*client, ns, on_disk, true, target));
     std::vector<double> one_block;
     for (int i = 0; i < 50; ++i) {
       const PrefixMatch match = client->Match(ns, chain.links);
       const auto into = Destinations(target, 1, ns.layout.PayloadBytes());
-      one_block.push_back(1e6 * Seconds([&] { IBID_CHECK(client->Fetch(match, 0, into).leading_ok == 1); }));
+      one_block.push_back(
+          1e6 * Seconds([&] { IBID_CHECK(client->Fetch(match, 0, into).leading_ok == 1); }));
     }
     std::sort(one_block.begin(), one_block.end());
     results.Add("fetch of one block, p50", shape.name, "us", one_block[25]);
@@ -225,10 +245,14 @@ void RunMatch(Server& server, int rounds, Results& results) {
       options.lease = lease;
       std::vector<double> us;
       for (int i = 0; i < 50; ++i) {
-        us.push_back(1e6 * Seconds([&] { IBID_CHECK(client->Match(ns, chain.links, options).blocks_count() == kMatchKeys); }));
+        us.push_back(1e6 * Seconds([&] {
+                       IBID_CHECK(client->Match(ns, chain.links, options).blocks_count() ==
+                                  kMatchKeys);
+                     }));
       }
       std::sort(us.begin(), us.end());
-      results.Add(lease ? "match and lease, p50" : "match without lease, p50", "1,000 keys", "us", us[25]);
+      results.Add(lease ? "match and lease, p50" : "match without lease, p50", "1,000 keys", "us",
+                  us[25]);
     }
   }
 }
@@ -245,18 +269,22 @@ void Report(const Results& results) {
       std::snprintf(text, sizeof text, "%.2f", series.Median() / memcpy_of[series.shape]);
       ratio = text;
     }
-    std::printf("%-26s %-11s %10.2f %6s %9s\n", series.name.c_str(), series.shape.c_str(), series.Median(),
-                series.unit.c_str(), ratio.c_str());
-    rows.push_back({{"case", series.name}, {"blocks", series.shape}, {"unit", series.unit},
-                    {"median", series.Median()}, {"values", series.values}});
+    std::printf("%-26s %-11s %10.2f %6s %9s\n", series.name.c_str(), series.shape.c_str(),
+                series.Median(), series.unit.c_str(), ratio.c_str());
+    rows.push_back({{"case", series.name},
+                    {"blocks", series.shape},
+                    {"unit", series.unit},
+                    {"median", series.Median()},
+                    {"values", series.values}});
   }
   if (absl::GetFlag(FLAGS_json).empty()) return;
-  std::ofstream(absl::GetFlag(FLAGS_json)) << nlohmann::json{{"bench", "store_bench"},
-                                                             {"cores", std::thread::hardware_concurrency()},
-                                                             {"rounds", absl::GetFlag(FLAGS_rounds)},
-                                                             {"results", rows}}
-                                                  .dump(1)
-                                           << "\n";
+  std::ofstream(absl::GetFlag(FLAGS_json))
+      << nlohmann::json{{"bench", "store_bench"},
+                        {"cores", std::thread::hardware_concurrency()},
+                        {"rounds", absl::GetFlag(FLAGS_rounds)},
+                        {"results", rows}}
+             .dump(1)
+      << "\n";
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Invariants:
-// - id = local index * kShardsCount + shard number: ids are dense, so that policies keep their state in plain arrays.
-// - A mapped entry is in the chain of its key's bucket, once; for one (namespace, key) at most one entry is mapped.
+// - id = local index * kShardsCount + shard number: ids are dense, so that policies keep their
+// state in plain arrays.
+// - A mapped entry is in the chain of its key's bucket, once; for one (namespace, key) at most one
+// entry is mapped.
 // - buckets_ has a power of two of chains, at least as many as entries mapped.
 #include "cache_server/block_index.h"
 
@@ -103,8 +105,8 @@ void IndexShard::Unmap(EntryId id) {
 
 EntryId IndexShard::FreeIfUnused(EntryId id) {
   IndexEntry& entry = Get(id);
-  if (entry.refs > 0 || entry.is_in_use() || entry.host_page != kNoPage || entry.disk_page != kNoPage ||
-      entry.Has(kFilling) || entry.Has(kHasWriter)) {
+  if (entry.refs > 0 || entry.is_in_use() || entry.host_page != kNoPage ||
+      entry.disk_page != kNoPage || entry.Has(kFilling) || entry.Has(kHasWriter)) {
     return kNoEntry;
   }
   if (entry.Has(kMapped)) Unmap(id);

@@ -1,4 +1,5 @@
-// The table of all blocks that the store knows: where the copies of each are, who holds it, what it follows.
+// The table of all blocks that the store knows: where the copies of each are, who holds it, what it
+// follows.
 //
 // An entry's life, under its shard's lock:
 //
@@ -10,9 +11,11 @@
 //         |   +-------------------- absent <---------------+   |  |
 //         |  nothing refers to it     |   last copy evicted    +--+
 //         |                           |
-//         |                           +-- stays as long as children, leases or waiters name it (refs > 0)
+//         |                           +-- stays as long as children, leases or waiters name it
+//         (refs > 0)
 //         |
-//         +---- doomed <--- Drop, corrupt, session's end, while held, busy or being written: invisible; another entry
+//         +---- doomed <--- Drop, corrupt, session's end, while held, busy or being written:
+//         invisible; another entry
 //                           of the same key may be made; freed when the last of these ends
 //
 // Thread safety: each shard has a lock; its methods require it. One shard at a time.
@@ -33,33 +36,33 @@
 namespace ibid {
 
 enum EntryFlag : uint16_t {
-  kMapped = 1 << 0,          // found by its key
-  kDoomed = 1 << 1,          // left the table while something still used it
-  kFilling = 1 << 2,         // offered or reserved; `checksum` is the session's id
-  kHasWriter = 1 << 3,       // a Reservation of it is alive, or being made
+  kMapped = 1 << 0,     // found by its key
+  kDoomed = 1 << 1,     // left the table while something still used it
+  kFilling = 1 << 2,    // offered or reserved; `checksum` is the session's id
+  kHasWriter = 1 << 3,  // a Reservation of it is alive, or being made
   kPositionKnown = 1 << 4,
-  kParkedHost = 1 << 5,      // taken as victim while in use: put back when that ends
+  kParkedHost = 1 << 5,  // taken as victim while in use: put back when that ends
   kParkedDisk = 1 << 6,
-  kReadFromDisk = 1 << 7,    // was read from disk without being promoted
-  kWriting = 1 << 8,         // the disk writer has it in its batch
-  kIndexing = 1 << 9,        // recovery is about to give it its disk copy
-  kLeavingHost = 1 << 10,     // its host copy was taken out; the host policy may still know it
+  kReadFromDisk = 1 << 7,  // was read from disk without being promoted
+  kWriting = 1 << 8,       // the disk writer has it in its batch
+  kIndexing = 1 << 9,      // recovery is about to give it its disk copy
+  kLeavingHost = 1 << 10,  // its host copy was taken out; the host policy may still know it
 };
 
 struct IndexEntry {
   BlockKey key;
   uint64_t checksum = 0;
-  uint32_t ns = 0;               // NamespaceInfo::number
+  uint32_t ns = 0;  // NamespaceInfo::number
   EntryId parent = kNoEntry;
   uint32_t host_page = kNoPage;
   uint32_t disk_page = kNoPage;
   uint32_t token_count = 0;
   uint32_t position = 0;
-  uint32_t holds = 0;            // leases and BlockRefs: the copies stay and do not move
-  uint32_t refs = 0;             // what names the entry by id: children, leases, queued work
-  uint16_t busy = 0;             // the store itself moves bytes of a copy
+  uint32_t holds = 0;  // leases and BlockRefs: the copies stay and do not move
+  uint32_t refs = 0;   // what names the entry by id: children, leases, queued work
+  uint16_t busy = 0;   // the store itself moves bytes of a copy
   uint16_t flags = 0;
-  EntryId next = kNoEntry;       // in its bucket, or in the list of free entries
+  EntryId next = kNoEntry;  // in its bucket, or in the list of free entries
 
   bool Has(EntryFlag flag) const { return (flags & flag) != 0; }
   void Set(EntryFlag flag) { flags |= flag; }
@@ -79,18 +82,19 @@ class IndexShard {
 
   // The visible entry of the key, or kNoEntry.
   EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
-  // The entry may be free by now: compare what you know of it. REQUIRES: `id` was given by this shard.
+  // The entry may be free by now: compare what you know of it. REQUIRES: `id` was given by this
+  // shard.
   IndexEntry& Get(EntryId id) IBID_REQUIRES(mutex);
   // REQUIRES: Find gives kNoEntry. References to other entries stay valid.
   EntryId Insert(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
   // Makes the entry invisible. REQUIRES: mapped.
   void Unmap(EntryId id) IBID_REQUIRES(mutex);
-  // Frees the entry if nothing names or uses it, and returns its parent, which has one reference less to count:
-  // kNoEntry when there is none or the entry stays.
+  // Frees the entry if nothing names or uses it, and returns its parent, which has one reference
+  // less to count: kNoEntry when there is none or the entry stays.
   EntryId FreeIfUnused(EntryId id) IBID_REQUIRES(mutex);
 
-  // Appends the ids of the mapped entries in buckets [*cursor, ...) to `ids`, about `count` of them; false at the end.
-  // Entries that come meanwhile may be missed.
+  // Appends the ids of the mapped entries in buckets [*cursor, ...) to `ids`, about `count` of
+  // them; false at the end. Entries that come meanwhile may be missed.
   bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
   size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
 

@@ -36,14 +36,17 @@ absl::Status Invalid(absl::string_view option, uint64_t value, absl::string_view
 }
 
 absl::Status Validate(const BlockStoreOptions& o) {
-  constexpr uint64_t kTierBytesMax = uint64_t{kNoPage} * kPageBytes;  // 16 TiB: pages have 32-bit numbers
+  constexpr uint64_t kTierBytesMax =
+      uint64_t{kNoPage} * kPageBytes;  // 16 TiB: pages have 32-bit numbers
   if (o.host_bytes_max < kPageBytes || o.host_bytes_max >= kTierBytesMax) {
     return Invalid("host_bytes_max", o.host_bytes_max, "must be at least 4 KiB and below 16 TiB");
   }
-  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 || o.extent_bytes > uint64_t{1} << 40) {
+  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 ||
+      o.extent_bytes > uint64_t{1} << 40) {
     return Invalid("extent_bytes", o.extent_bytes, "must be a multiple of 4 KiB, at most 1 TiB");
   }
-  if (!o.disk_directory.empty() && (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
+  if (!o.disk_directory.empty() &&
+      (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
     return Invalid("disk_bytes_max", o.disk_bytes_max, "must be at least 4 KiB and below 16 TiB");
   }
   const std::pair<absl::string_view, uint64_t> counts[] = {
@@ -59,10 +62,13 @@ absl::Status Validate(const BlockStoreOptions& o) {
     if (count == 0) return Invalid(name, count, "must be at least 1");
   }
   const std::pair<absl::string_view, absl::Duration> terms[] = {
-      {"lease_ttl", o.lease_ttl}, {"session_ttl", o.session_ttl}, {"reservation_ttl", o.reservation_ttl}};
+      {"lease_ttl", o.lease_ttl},
+      {"session_ttl", o.session_ttl},
+      {"reservation_ttl", o.reservation_ttl}};
   for (const auto& [name, term] : terms) {
     if (term <= absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::FormatDuration(term), ": must be positive"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " ", absl::FormatDuration(term), ": must be positive"));
     }
   }
   return absl::OkStatus();
@@ -112,7 +118,8 @@ class BlockStoreImpl {
 
   // Session by session, block by block: nobody waits for more than one of them.
   void RunMaintenance() {
-    for (const SessionId session : parts.sessions.ids()) LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
+    for (const SessionId session : parts.sessions.ids())
+      LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
     residency.DemoteAhead();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
     UpdateGauges();
@@ -149,18 +156,26 @@ class BlockStoreImpl {
     parts.counters.SetGauges(now);
   }
 
-  // Namespaces that have no block give way when a new one finds no place.
-  size_t CloseEmptyNamespaces() {
+  // Namespaces that have no block give way when a new one finds no place. False when there is none.
+  bool CloseEmptyNamespaces() {
+    if (recovery.is_running()) return false;  // their blocks may be yet to come
     absl::flat_hash_set<uint32_t> used;
     ForEachBlock([&used](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
       used.insert(shard.Get(id).ns);
       return Aftermath{};
     });
-    return parts.namespaces.CloseAllExcept(used);
+    DiskDirectory::Change change;
+    const std::vector<NamespacePtr> closed = parts.namespaces.CloseAllExcept(used);
+    for (const NamespacePtr& ns : closed) {
+      if (ns->is_on_disk.load()) change.delete_namespaces.push_back(ns->number);
+    }
+    // Should it fail, the next start finds a namespace without blocks.
+    if (!change.is_empty()) (void)parts.disk->Commit(change, /*is_synced=*/false);
+    return !closed.empty();
   }
 
-  // Calls `each` with every visible entry, its shard locked, and finishes what it returns without a lock. In pieces:
-  // no shard is locked for long.
+  // Calls `each` with every visible entry, its shard locked, and finishes what it returns without a
+  // lock. In pieces: no shard is locked for long.
   template <typename Each>
   void ForEachBlock(const Each& each) {
     for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
@@ -258,7 +273,8 @@ void Reservation::Commit(uint64_t checksum, uint64_t computed, bool durable,
 }
 
 Reservation BlockStoreImpl::MakeReservation(WriterSlot slot) {
-  return Reservation(std::make_unique<Reservation::State>(Reservation::State{publish, std::move(slot)}));
+  return Reservation(
+      std::make_unique<Reservation::State>(Reservation::State{publish, std::move(slot)}));
 }
 
 // ---- BlockStore
@@ -276,12 +292,14 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
   }
   std::unique_ptr<DiskTier> disk;
   if (!options.disk_directory.empty()) {
-    IBID_ASSIGN_OR_RETURN(disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max, options.extent_bytes,
-                                                clock, options.wrap_extent_io}));
+    IBID_ASSIGN_OR_RETURN(
+        disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max, options.extent_bytes,
+                              clock, options.wrap_extent_io}));
   }
-  IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes));
-  auto impl = std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena), std::move(disk),
-                                               std::move(own_clock));
+  IBID_ASSIGN_OR_RETURN(auto arena,
+                        HostArena::Create(options.host_bytes_max, options.extent_bytes));
+  auto impl = std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena),
+                                               std::move(disk), std::move(own_clock));
   IBID_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<BlockStore>(new BlockStore(std::move(impl)));
 }
@@ -290,15 +308,16 @@ uint64_t BlockStore::incarnation() const { return impl_->incarnation; }
 
 absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const KvLayout& layout) {
   IBID_RETURN_IF_ERROR(layout.Validate());
-  const uint32_t slot_pages = static_cast<uint32_t>(RoundUp(layout.PayloadBytes(), kPageBytes) / kPageBytes);
+  const uint32_t slot_pages =
+      static_cast<uint32_t>(RoundUp(layout.PayloadBytes(), kPageBytes) / kPageBytes);
   if (!impl_->parts.arena->CanEverFit(slot_pages)) {
-    return absl::InvalidArgumentError(absl::StrCat("layout ", layout.ToString(), ": a block of ", layout.PayloadBytes(),
-                                                   " bytes can never fit: extent_bytes is ",
-                                                   impl_->parts.options.extent_bytes, ", host_bytes_max ",
-                                                   impl_->parts.options.host_bytes_max));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout ", layout.ToString(), ": a block of ", layout.PayloadBytes(),
+                     " bytes can never fit: extent_bytes is ", impl_->parts.options.extent_bytes,
+                     ", host_bytes_max ", impl_->parts.options.host_bytes_max));
   }
   absl::StatusOr<NamespacePtr> info = impl_->parts.namespaces.Open(ns, layout);
-  if (absl::IsResourceExhausted(info.status()) && impl_->CloseEmptyNamespaces() > 0) {
+  if (absl::IsResourceExhausted(info.status()) && impl_->CloseEmptyNamespaces()) {
     info = impl_->parts.namespaces.Open(ns, layout);
   }
   IBID_RETURN_IF_ERROR(info.status());
@@ -320,20 +339,24 @@ void BlockStore::ReleaseLeases(SessionId session, std::span<const LeaseId> lease
   }
 }
 
-void BlockStore::EndSession(SessionId session) { impl_->LetGoOf(impl_->parts.sessions.End(session), session); }
+void BlockStore::EndSession(SessionId session) {
+  impl_->LetGoOf(impl_->parts.sessions.End(session), session);
+}
 
 absl::StatusOr<std::vector<OfferState>> BlockStore::Offer(SessionId session, const NamespaceId& ns,
                                                           std::span<const BlockKey> keys) {
   return impl_->publish.Offer(session, ns, keys);
 }
 
-absl::StatusOr<Reservation> BlockStore::Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link) {
+absl::StatusOr<Reservation> BlockStore::Reserve(SessionId session, const NamespaceId& ns,
+                                                const ChainLink& link) {
   IBID_ASSIGN_OR_RETURN(WriterSlot slot, impl_->publish.Reserve(session, ns, link));
   return impl_->MakeReservation(std::move(slot));
 }
 
 absl::StatusOr<MatchResult> BlockStore::Match(SessionId session, const NamespaceId& ns,
-                                              std::span<const BlockKey> chain, const MatchOptions& options) {
+                                              std::span<const BlockKey> chain,
+                                              const MatchOptions& options) {
   return impl_->read->Match(session, ns, chain, options);
 }
 
@@ -359,14 +382,16 @@ size_t BlockStore::Drop(const NamespaceId& ns, std::span<const BlockKey> keys) {
 }
 
 size_t BlockStore::DropEverything() {
-  for (const NamespacePtr& ns : impl_->parts.namespaces.All()) impl_->recovery.ForgetNamespace(ns->number);
+  for (const NamespacePtr& ns : impl_->parts.namespaces.All())
+    impl_->recovery.ForgetNamespace(ns->number);
   return impl_->DropAll(nullptr);
 }
 
 BlockStoreStats BlockStore::stats() const {
   const StoreParts& parts = impl_->parts;
   BlockStoreStats stats;
-  const auto add_tier = [&](absl::string_view name, TierName tier, const ExtentAllocator::Usage& usage) -> BlockTierStats& {
+  const auto add_tier = [&](absl::string_view name, TierName tier,
+                            const ExtentAllocator::Usage& usage) -> BlockTierStats& {
     const TierCounters& counters = parts.counters.tier(tier);
     BlockTierStats& out = stats.tiers.emplace_back();
     out.tier = std::string(name);
@@ -378,7 +403,8 @@ BlockStoreStats BlockStore::stats() const {
     out.evictions = counters.evictions_count();
     return out;
   };
-  add_tier("host", TierName::kHost, parts.arena->usage()).allocated_bytes = parts.options.host_bytes_max;
+  add_tier("host", TierName::kHost, parts.arena->usage()).allocated_bytes =
+      parts.options.host_bytes_max;
   if (parts.disk != nullptr) {
     BlockTierStats& disk = add_tier("disk", TierName::kDisk, parts.disk->usage());
     disk.allocated_bytes = parts.disk->allocated_bytes();
@@ -401,6 +427,8 @@ BlockStoreStats BlockStore::stats() const {
 
 void BlockStore::RunMaintenance() { impl_->RunMaintenance(); }
 
-bool BlockStore::FlushToDisk(absl::Duration timeout) { return impl_->parts.disk_queue.WaitUntilIdle(timeout); }
+bool BlockStore::FlushToDisk(absl::Duration timeout) {
+  return impl_->parts.disk_queue.WaitUntilIdle(timeout);
+}
 
 }  // namespace ibid

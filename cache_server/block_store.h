@@ -1,10 +1,10 @@
-// BlockStore keeps immutable KV blocks in an ordered list of tiers, fastest first, and moves them as they warm and cool.
-// It alone knows where a block's bytes are.
+// BlockStore keeps immutable KV blocks in an ordered list of tiers, fastest first, and moves them
+// as they warm and cool. It alone knows where a block's bytes are.
 //
 // Thread safety: every method, from any thread. No lock is held while bytes move.
-// Ownership: a tier owns the bytes of its copy. Callers see them through Reservation (one writer, not yet visible) and
-// BlockRef (readers; pins the bytes).
-// Durability: a committed block survives a restart once it was written to the disk tier (before Commit answers, if asked).
+// Ownership: a tier owns the bytes of its copy. Callers see them through Reservation (one writer,
+// not yet visible) and BlockRef (readers; pins the bytes). Durability: a committed block survives a
+// restart once it was written to the disk tier (before Commit answers, if asked).
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,11 @@ struct LeaseId {
 enum class DiskWriteMode { kThrough, kOnDemotion };
 
 struct BlockStoreOptions {
-  uint64_t host_bytes_max = uint64_t{1} << 30;  // the arena; reserved at start
+  uint64_t host_bytes_max = uint64_t{1} << 30;   // the arena; reserved at start
   std::string disk_directory;                    // empty: no disk tier
   uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files, real allocation
   DiskWriteMode disk_write = DiskWriteMode::kThrough;
-  uint64_t extent_bytes = uint64_t{64} << 20;    // a multiple of 4 KiB, at least the largest payload
+  uint64_t extent_bytes = uint64_t{64} << 20;  // a multiple of 4 KiB, at least the largest payload
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);      // without a message
   absl::Duration reservation_ttl = absl::Seconds(30);  // offered or reserved, never committed
@@ -54,31 +54,33 @@ struct BlockStoreOptions {
   uint32_t leases_per_session_max = 4'096;
   uint32_t reservations_per_session_max = 65'536;
   uint32_t namespaces_max = 4'096;
-  uint32_t chain_keys_max = 262'144;             // in one Match or Offer
-  uint32_t disk_write_queue_max = 4'096;         // blocks waiting for the disk tier; more are not written through
-  uint32_t acquire_queue_max = 16'384;           // disk reads waiting
-  const Clock* clock = nullptr;                  // null: the steady clock
-  MetricsRegistry* metrics = nullptr;            // null: none are kept
+  uint32_t chain_keys_max = 262'144;  // in one Match or Offer
+  uint32_t disk_write_queue_max =
+      4'096;  // blocks waiting for the disk tier; more are not written through
+  uint32_t acquire_queue_max = 16'384;  // disk reads waiting
+  const Clock* clock = nullptr;         // null: the steady clock
+  MetricsRegistry* metrics = nullptr;   // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
   bool has_maintenance_thread = true;
   // Memory for blocks read from disk while the host tier has no room for them.
   uint64_t read_buffer_bytes_max = uint64_t{256} << 20;
-  // Given the access to the extent files, returns the one to use: tests inject faults. Null: the files themselves.
+  // Given the access to the extent files, returns the one to use: tests inject faults. Null: the
+  // files themselves.
   std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
 };
 
 enum class OfferState { kWanted, kPresent, kPending, kRejected };
 
 struct MatchOptions {
-  bool lease = false;                  // needs a session
+  bool lease = false;  // needs a session
   absl::Duration wait_pending = absl::ZeroDuration();
 };
 
 struct MatchResult {
   uint32_t matched_count = 0;
   uint32_t pending_count = 0;
-  LeaseId lease;                       // 0 when none was asked for or nothing matched
-  uint32_t host_blocks = 0;            // of the matched, by the fastest tier that has each
+  LeaseId lease;             // 0 when none was asked for or nothing matched
+  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each
   uint32_t disk_blocks = 0;
 };
 
@@ -100,8 +102,8 @@ struct BlockStoreStats {
 
 class BlockStoreImpl;
 
-// The block's bytes, pinned for as long as this lives, whatever leases and evictions do. Move-only; may be dropped on any
-// thread, not after the store is gone.
+// The block's bytes, pinned for as long as this lives, whatever leases and evictions do. Move-only;
+// may be dropped on any thread, not after the store is gone.
 class BlockRef {
  public:
   class Pin {  // what keeps the bytes; private to the store
@@ -110,7 +112,11 @@ class BlockRef {
   };
   BlockRef(std::unique_ptr<Pin> pin, ByteView payload, uint64_t checksum, uint32_t token_count,
            absl::string_view tier)
-      : pin_(std::move(pin)), payload_(payload), checksum_(checksum), token_count_(token_count), tier_(tier) {}
+      : pin_(std::move(pin)),
+        payload_(payload),
+        checksum_(checksum),
+        token_count_(token_count),
+        tier_(tier) {}
   BlockRef(BlockRef&&) = default;
   BlockRef& operator=(BlockRef&&) = default;
 
@@ -137,11 +143,13 @@ class Reservation {
   // payload_bytes of the namespace, to be filled by the one writer.
   MutableByteView payload() const;
 
-  // Makes the block visible, once. `checksum` is the publisher's, `computed` what the writer found while it filled the
-  // payload: they must be equal. With `durable`, `done` is called once the block is on the disk tier (Unavailable when it
-  // cannot be), else before Commit returns. Errors to `done`: DataLoss (checksums differ), FailedPrecondition (the session
-  // or the namespace is gone). REQUIRES: called at most once.
-  void Commit(uint64_t checksum, uint64_t computed, bool durable, std::function<void(absl::Status)> done) &&;
+  // Makes the block visible, once. `checksum` is the publisher's, `computed` what the writer found
+  // while it filled the payload: they must be equal. With `durable`, `done` is called once the
+  // block is on the disk tier (Unavailable when it cannot be), else before Commit returns. Errors
+  // to `done`: DataLoss (checksums differ), FailedPrecondition (the session or the namespace is
+  // gone). REQUIRES: called at most once.
+  void Commit(uint64_t checksum, uint64_t computed, bool durable,
+              std::function<void(absl::Status)> done) &&;
 
  private:
   friend class BlockStoreImpl;
@@ -153,53 +161,61 @@ class Reservation {
 class BlockStore {
  public:
   // Opens the tiers; serves at once and indexes the disk directory in the background.
-  // Errors: InvalidArgument (an option, by name), FailedPrecondition (the disk directory belongs to another running server
-  // or has another format), ResourceExhausted (memory), Unavailable (the directory cannot be read or written).
+  // Errors: InvalidArgument (an option, by name), FailedPrecondition (the disk directory belongs to
+  // another running server or has another format), ResourceExhausted (memory), Unavailable (the
+  // directory cannot be read or written).
   static absl::StatusOr<std::unique_ptr<BlockStore>> Open(BlockStoreOptions options);
-  // Writes to disk what is queued for it (bounded by a few seconds). REQUIRES: no Reservation or BlockRef is alive.
+  // Writes to disk what is queued for it (bounded by a few seconds). REQUIRES: no Reservation or
+  // BlockRef is alive.
   ~BlockStore();
 
   uint64_t incarnation() const;
 
-  // Errors: InvalidArgument (layout), FailedPrecondition (the id is open with another layout), ResourceExhausted
-  // (namespaces_max). Idempotent. Returns the payload's size in bytes.
+  // Errors: InvalidArgument (layout), FailedPrecondition (the id is open with another layout),
+  // ResourceExhausted (namespaces_max). Idempotent. Returns the payload's size in bytes.
   absl::StatusOr<uint64_t> OpenNamespace(const NamespaceId& ns, const KvLayout& layout);
 
-  // Sessions. KeepAlive and RenewLeases are FailedPrecondition for an unknown session: its client opens another.
+  // Sessions. KeepAlive and RenewLeases are FailedPrecondition for an unknown session: its client
+  // opens another.
   absl::StatusOr<SessionId> OpenSession(absl::string_view client_name);
   absl::Status KeepAlive(SessionId session, bool renew_leases);
   void ReleaseLeases(SessionId session, std::span<const LeaseId> leases);
-  // Frees all leases and reservations of the session, in bounded pieces; idempotent. Nobody ever sees its partial blocks.
+  // Frees all leases and reservations of the session, in bounded pieces; idempotent. Nobody ever
+  // sees its partial blocks.
   void EndSession(SessionId session);
 
-  // What the store would like of these keys: kWanted (now reserved for `session`), kPresent, kPending (another session is
-  // filling it), kRejected (a limit). One entry a key. Errors: FailedPrecondition (unknown namespace or session),
-  // ResourceExhausted (chain_keys_max).
+  // What the store would like of these keys: kWanted (now reserved for `session`), kPresent,
+  // kPending (another session is filling it), kRejected (a limit). One entry a key. Errors:
+  // FailedPrecondition (unknown namespace or session), ResourceExhausted (chain_keys_max).
   absl::StatusOr<std::vector<OfferState>> Offer(SessionId session, const NamespaceId& ns,
                                                 std::span<const BlockKey> keys);
 
-  // Room for one block, found by evicting if need be. Errors: AlreadyExists (present, or pending in another session: the
-  // text says which word), ResourceExhausted (everything is pinned, or a limit), FailedPrecondition (unknown namespace or
-  // session), InvalidArgument (token_count).
-  absl::StatusOr<Reservation> Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link);
+  // Room for one block, found by evicting if need be. Errors: AlreadyExists (present, or pending in
+  // another session: the text says which word), ResourceExhausted (everything is pinned, or a
+  // limit), FailedPrecondition (unknown namespace or session), InvalidArgument (token_count).
+  absl::StatusOr<Reservation> Reserve(SessionId session, const NamespaceId& ns,
+                                      const ChainLink& link);
 
-  // How many leading keys of `chain` are stored, and how many more are pending. With a lease, what was found stays until the
-  // lease ends; without, nothing changes, recency included. No I/O. O(keys found). `wait_pending` blocks the caller.
-  // Errors: FailedPrecondition (unknown namespace; unknown session with `lease`), ResourceExhausted (limits).
-  absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns, std::span<const BlockKey> chain,
-                                    const MatchOptions& options);
+  // How many leading keys of `chain` are stored, and how many more are pending. With a lease, what
+  // was found stays until the lease ends; without, nothing changes, recency included. No I/O.
+  // O(keys found). `wait_pending` blocks the caller. Errors: FailedPrecondition (unknown namespace;
+  // unknown session with `lease`), ResourceExhausted (limits).
+  absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
+                                    std::span<const BlockKey> chain, const MatchOptions& options);
 
-  // The block, pinned, from the fastest tier that has it: `done` is called at once for the host tier, and on an I/O thread
-  // after a read and a checksum for the disk tier. Errors: NotFound (a miss; no text), DataLoss (checksum; the copy is
-  // dropped), Unavailable (tier down), ResourceExhausted (acquire_queue_max), FailedPrecondition (unknown namespace).
-  // Serving a disk block needs no room in the host tier; promotion happens when there is some.
-  void Acquire(const NamespaceId& ns, const BlockKey& key, std::function<void(absl::StatusOr<BlockRef>)> done);
+  // The block, pinned, from the fastest tier that has it: `done` is called at once for the host
+  // tier, and on an I/O thread after a read and a checksum for the disk tier. Errors: NotFound (a
+  // miss; no text), DataLoss (checksum; the copy is dropped), Unavailable (tier down),
+  // ResourceExhausted (acquire_queue_max), FailedPrecondition (unknown namespace). Serving a disk
+  // block needs no room in the host tier; promotion happens when there is some.
+  void Acquire(const NamespaceId& ns, const BlockKey& key,
+               std::function<void(absl::StatusOr<BlockRef>)> done);
 
   // Errors: FailedPrecondition unless `lease` belongs to `session` and has not expired.
   absl::Status CheckLease(SessionId session, LeaseId lease) const;
 
-  // Leaves all tiers. Leased and pinned blocks become invisible at once and are freed when their pins end.
-  // Returns the number of blocks dropped. An empty `keys` drops the whole namespace.
+  // Leaves all tiers. Leased and pinned blocks become invisible at once and are freed when their
+  // pins end. Returns the number of blocks dropped. An empty `keys` drops the whole namespace.
   size_t Drop(const NamespaceId& ns, std::span<const BlockKey> keys);
   size_t DropEverything();
 

@@ -10,14 +10,16 @@
 namespace ibid {
 namespace {
 
-// What a cancelled call or a connection that is being closed may need to let go of the store's memory.
+// What a cancelled call or a connection that is being closed may need to let go of the store's
+// memory.
 constexpr absl::Duration kHoldsTimeout = absl::Seconds(5);
 
 }  // namespace
 
 CacheServer::CacheServer(const ServerOptions& options) : options_(options) {}
 
-absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const ServerOptions& options, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const ServerOptions& options,
+                                                                const Clock* clock) {
   IBID_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<CacheServer> server(new CacheServer(options));
   IBID_RETURN_IF_ERROR(server->Open(clock));
@@ -80,8 +82,11 @@ void CacheServer::Shutdown(absl::Duration timeout) {
   }
   http_port_.reset();
   if (service_ != nullptr && !service_->WaitForNoHolds(kHoldsTimeout)) {
-    // Freeing memory that gRPC may still read would be worse than leaking it in a process that ends.
-    IBID_LOG(error, "calls or connections still hold blocks {} after the stop; their memory is left to the process's end",
+    // Freeing memory that gRPC may still read would be worse than leaking it in a process that
+    // ends.
+    IBID_LOG(error,
+             "calls or connections still hold blocks {} after the stop; their memory is left to "
+             "the process's end",
              absl::FormatDuration(kHoldsTimeout));
     (void)service_.release();
     (void)store_.release();

@@ -1,5 +1,5 @@
-// CacheServer: a whole cache server in one object: store, gRPC port and HTTP port. ibid-server is this and a main function; tests
-// run it in their own process.
+// CacheServer: a whole cache server in one object: store, gRPC port and HTTP port. ibid-server is
+// this and a main function; tests run it in their own process.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,10 @@ namespace ibid {
 // Thread-safe, but Shutdown and the destructor are called by one thread.
 class CacheServer {
  public:
-  // Serves once this returns; blocks of the disk tier appear as they are indexed. `clock` null: the steady clock.
-  // Errors: those of ServerOptions::Validate, BlockStore::Open and the two ports.
-  static absl::StatusOr<std::unique_ptr<CacheServer>> Start(const ServerOptions& options, const Clock* clock = nullptr);
+  // Serves once this returns; blocks of the disk tier appear as they are indexed. `clock` null: the
+  // steady clock. Errors: those of ServerOptions::Validate, BlockStore::Open and the two ports.
+  static absl::StatusOr<std::unique_ptr<CacheServer>> Start(const ServerOptions& options,
+                                                            const Clock* clock = nullptr);
   ~CacheServer();  // Shutdown without grace
 
   int port() const { return grpc_server_->port(); }
@@ -32,8 +33,9 @@ class CacheServer {
   BlockStore& store() { return *store_; }
   MetricsRegistry& metrics() { return *metrics_; }
 
-  // Stops in order: says so in health, ends sessions, waits for running calls, writes to disk what is queued for it. All of it
-  // within `timeout` and a few seconds; calls that still run are then cancelled. Idempotent.
+  // Stops in order: says so in health, ends sessions, waits for running calls, writes to disk what
+  // is queued for it. All of it within `timeout` and a few seconds; calls that still run are then
+  // cancelled. Idempotent.
   void Shutdown(absl::Duration timeout);
 
  private:

@@ -39,7 +39,8 @@ constexpr uint32_t kGoldenTokensCount = 16;
 absl::Status CheckText(absl::string_view what, absl::string_view text) {
   if (text.size() <= kTextFieldBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("OpenNamespace: ", what, " has ", text.size(), " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
+      absl::StrCat("OpenNamespace: ", what, " has ", text.size(),
+                   " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
 }
 
 absl::StatusOr<NamespaceSpec> SpecOf(const v1::NamespaceFields& fields) {
@@ -49,7 +50,8 @@ absl::StatusOr<NamespaceSpec> SpecOf(const v1::NamespaceFields& fields) {
   IBID_RETURN_IF_ERROR(CheckText("shard", fields.shard()));
   IBID_RETURN_IF_ERROR(CheckText("adapter", fields.adapter()));
   IBID_RETURN_IF_ERROR(CheckText("salt", fields.salt()));
-  return NamespaceSpec{fields.model(), fields.engine(), fields.layout(), fields.shard(), fields.adapter(), fields.salt()};
+  return NamespaceSpec{fields.model(), fields.engine(),  fields.layout(),
+                       fields.shard(), fields.adapter(), fields.salt()};
 }
 
 // Both sides must compute the same keys, or every lookup would silently miss.
@@ -59,16 +61,21 @@ absl::Status CheckGoldenKey(const NamespaceId& ns, absl::string_view golden_key)
   std::iota(tokens.begin(), tokens.end(), 0);
   const BlockKey ours = MakeBlockKey(RootParent(ns), tokens);
   if (ours.digest == theirs) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("OpenNamespace: the client computes block keys otherwise: golden_key ",
-                                                    DigestToShortHex(theirs), ", here ", DigestToShortHex(ours.digest)));
+  return absl::FailedPreconditionError(
+      absl::StrCat("OpenNamespace: the client computes block keys otherwise: golden_key ",
+                   DigestToShortHex(theirs), ", here ", DigestToShortHex(ours.digest)));
 }
 
 BlockOutcome OutcomeOf(OfferState state) {
   switch (state) {
-    case OfferState::kWanted: return BlockOutcome::kWanted;
-    case OfferState::kPresent: return BlockOutcome::kPresent;
-    case OfferState::kPending: return BlockOutcome::kPending;
-    case OfferState::kRejected: return BlockOutcome::kRejected;
+    case OfferState::kWanted:
+      return BlockOutcome::kWanted;
+    case OfferState::kPresent:
+      return BlockOutcome::kPresent;
+    case OfferState::kPending:
+      return BlockOutcome::kPending;
+    case OfferState::kRejected:
+      return BlockOutcome::kRejected;
   }
   return BlockOutcome::kUnspecified;
 }
@@ -104,8 +111,12 @@ void FillStats(const BlockStoreStats& from, v1::GetStatsResponse* to) {
 // A unary call: its reactor and its record, together until the answer.
 class UnaryCall {
  public:
-  UnaryCall(ServiceState* state, CallbackServerContext* context, RpcMethod method, const google::protobuf::Message& request)
-      : hold_(state->holds), context_(context), reactor_(context->DefaultReactor()), record_(&state->metrics, method) {
+  UnaryCall(ServiceState* state, CallbackServerContext* context, RpcMethod method,
+            const google::protobuf::Message& request)
+      : hold_(state->holds),
+        context_(context),
+        reactor_(context->DefaultReactor()),
+        record_(&state->metrics, method) {
     record_.OnReceived(request.ByteSizeLong());
   }
 
@@ -113,7 +124,8 @@ class UnaryCall {
   bool is_cancelled() const { return context_->IsCancelled(); }
 
   // REQUIRES: called once.
-  ServerUnaryReactor* Answer(const absl::Status& status, const google::protobuf::Message& response) {
+  ServerUnaryReactor* Answer(const absl::Status& status,
+                             const google::protobuf::Message& response) {
     const grpc::Status final_status = ToGrpcStatus(status);
     if (status.ok()) record_.OnSent(response.ByteSizeLong());
     record_.OnDone(final_status.error_code());
@@ -139,7 +151,8 @@ using GeneratedService = v1::CacheService::WithCallbackMethod_OpenNamespace<
 class CacheServiceImpl final : public CacheService, private GeneratedService {
  public:
   explicit CacheServiceImpl(const CacheServiceOptions& options)
-      : state_(options.metrics), version_(options.version),
+      : state_(options.metrics),
+        version_(options.version),
         waiting_matches_("ibid-match-wait", kWaitingMatchesMax, kWaitingMatchesMax),
         drops_("ibid-drop", 1, kDropsQueuedMax) {
     IBID_CHECK(options.store != nullptr);
@@ -158,18 +171,22 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     sessions_.EndAll(absl::UnavailableError("the server is shutting down"));
   }
 
-  bool WaitForNoHolds(absl::Duration timeout) override { return state_.holds->WaitForNone(timeout); }
+  bool WaitForNoHolds(absl::Duration timeout) override {
+    return state_.holds->WaitForNone(timeout);
+  }
 
  private:
   BlockStore& store() { return *state_.store; }
 
-  ServerUnaryReactor* OpenNamespace(CallbackServerContext* context, const v1::OpenNamespaceRequest* request,
+  ServerUnaryReactor* OpenNamespace(CallbackServerContext* context,
+                                    const v1::OpenNamespaceRequest* request,
                                     v1::OpenNamespaceResponse* response) override {
     UnaryCall call(&state_, context, RpcMethod::kOpenNamespace, *request);
     return call.Answer(OpenNamespaceNow(*request, response), *response);
   }
 
-  absl::Status OpenNamespaceNow(const v1::OpenNamespaceRequest& request, v1::OpenNamespaceResponse* response) {
+  absl::Status OpenNamespaceNow(const v1::OpenNamespaceRequest& request,
+                                v1::OpenNamespaceResponse* response) {
     response->set_incarnation(state_.incarnation);
     IBID_RETURN_IF_ERROR(CheckText("tenant", request.tenant()));
     IBID_ASSIGN_OR_RETURN(const NamespaceSpec spec, SpecOf(request.fields()));
@@ -177,9 +194,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     IBID_ASSIGN_OR_RETURN(theirs.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
     const NamespaceId ns = MakeNamespaceId(spec);
     if (ns != theirs) {
-      return absl::InvalidArgumentError(absl::StrCat("OpenNamespace: namespace_id ", DigestToShortHex(theirs.digest),
-                                                     " is not the hash of the fields, which is ",
-                                                     DigestToShortHex(ns.digest)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("OpenNamespace: namespace_id ", DigestToShortHex(theirs.digest),
+                       " is not the hash of the fields, which is ", DigestToShortHex(ns.digest)));
     }
     IBID_RETURN_IF_ERROR(CheckGoldenKey(ns, request.golden_key()));
     IBID_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Parse(spec.layout));
@@ -189,17 +206,28 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     return absl::OkStatus();
   }
 
-  SessionReactor* Session(CallbackServerContext* context) override { return sessions_.Start(&state_); }
+  SessionReactor* Session(CallbackServerContext* context) override {
+    return sessions_.Start(&state_);
+  }
 
   ServerUnaryReactor* Match(CallbackServerContext* context, const v1::MatchRequest* request,
                             v1::MatchResponse* response) override {
     auto call = std::make_shared<UnaryCall>(&state_, context, RpcMethod::kMatch, *request);
-    const absl::Duration wait = std::min(absl::Milliseconds(request->wait_pending_ms()), kWaitPendingMax);
+    const absl::Duration wait =
+        std::min(absl::Milliseconds(request->wait_pending_ms()), kWaitPendingMax);
     const absl::Time until = clock_.Now() + wait;
     if (wait > absl::ZeroDuration() && HasPending(*request) &&
         waiting_matches_.TrySubmit([this, call, request, response, until] {
           WaitForPending(*call, *request, until);
+          // A lease whose number reaches nobody would be renewed with the session's others for
+          // ever.
+          if (call->is_cancelled())
+            return (void)call->Answer(absl::CancelledError("Match: nobody waits"), *response);
           call->Answer(MatchNow(*request, response), *response);
+          if (call->is_cancelled() && response->lease_id() != 0) {
+            const LeaseId lease{response->lease_id()};
+            store().ReleaseLeases(SessionId{request->session_id()}, {&lease, 1});
+          }
         })) {
       return call->reactor();
     }
@@ -212,7 +240,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   };
   static absl::StatusOr<MatchArguments> ArgumentsOf(const v1::MatchRequest& request) {
     MatchArguments arguments;
-    IBID_ASSIGN_OR_RETURN(arguments.ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(arguments.ns.digest,
+                          DigestFromBytes(request.namespace_id(), "namespace_id"));
     IBID_ASSIGN_OR_RETURN(arguments.chain, DecodeKeys(request.keys()));
     return arguments;
   }
@@ -222,8 +251,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     IBID_ASSIGN_OR_RETURN(const MatchArguments arguments, ArgumentsOf(request));
     MatchOptions options;
     options.lease = request.lease();
-    IBID_ASSIGN_OR_RETURN(const MatchResult result, store().Match(SessionId{request.session_id()}, arguments.ns,
-                                                                  arguments.chain, options));
+    IBID_ASSIGN_OR_RETURN(
+        const MatchResult result,
+        store().Match(SessionId{request.session_id()}, arguments.ns, arguments.chain, options));
     response->set_matched_count(result.matched_count);
     response->set_pending_count(result.pending_count);
     response->set_lease_id(result.lease.value);
@@ -246,7 +276,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     return result.ok() && result->pending_count > 0;
   }
 
-  // Waits in slices, without a lease, until nothing is pending, the time is over, or nobody waits for the answer any more.
+  // Waits in slices, without a lease, until nothing is pending, the time is over, or nobody waits
+  // for the answer any more.
   void WaitForPending(const UnaryCall& call, const v1::MatchRequest& request, absl::Time until) {
     const absl::StatusOr<MatchArguments> arguments = ArgumentsOf(request);
     if (!arguments.ok()) return;
@@ -271,13 +302,16 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     NamespaceId ns;
     IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
     IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
-    IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states, store().Offer(SessionId{request.session_id()}, ns, keys));
+    IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states,
+                          store().Offer(SessionId{request.session_id()}, ns, keys));
     IBID_CHECK(states.size() == keys.size()) << states.size() << " " << keys.size();
-    for (const OfferState state : states) response->add_outcomes(static_cast<v1::BlockOutcome>(OutcomeOf(state)));
+    for (const OfferState state : states)
+      response->add_outcomes(static_cast<v1::BlockOutcome>(OutcomeOf(state)));
     return absl::OkStatus();
   }
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(
+      CallbackServerContext* context) override {
     return StartPublishStream(&state_);
   }
 
@@ -290,9 +324,11 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
                            v1::DropResponse* response) override {
     auto call = std::make_shared<UnaryCall>(&state_, context, RpcMethod::kDrop, *request);
     // Whole namespaces may be millions of blocks: not on gRPC's thread.
-    if (!drops_.TrySubmit([this, call, request, response] { call->Answer(DropNow(*request, response), *response); })) {
-      return call->Answer(absl::ResourceExhaustedError(
-                              absl::StrCat("Drop: ", kDropsQueuedMax, " are waiting already (kDropsQueuedMax)")),
+    if (!drops_.TrySubmit([this, call, request, response] {
+          call->Answer(DropNow(*request, response), *response);
+        })) {
+      return call->Answer(absl::ResourceExhaustedError(absl::StrCat(
+                              "Drop: ", kDropsQueuedMax, " are waiting already (kDropsQueuedMax)")),
                           *response);
     }
     return call->reactor();
@@ -302,7 +338,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     response->set_incarnation(state_.incarnation);
     if (request.everything()) {
       if (!request.namespace_id().empty() || !request.keys().empty()) {
-        return absl::InvalidArgumentError("Drop: everything goes with neither namespace_id nor keys");
+        return absl::InvalidArgumentError(
+            "Drop: everything goes with neither namespace_id nor keys");
       }
       response->set_blocks(store().DropEverything());
       return absl::OkStatus();

@@ -1,8 +1,8 @@
-// CacheService: the gRPC face of a BlockStore. It checks what comes in, moves block bytes between the wire and the store's slots
-// and says what came of it; every decision is the store's.
+// CacheService: the gRPC face of a BlockStore. It checks what comes in, moves block bytes between
+// the wire and the store's slots and says what came of it; every decision is the store's.
 //
-// Thread safety: gRPC calls it from many threads. No call blocks one of gRPC's threads: waiting matches and drops of whole
-// namespaces run on threads of the service.
+// Thread safety: gRPC calls it from many threads. No call blocks one of gRPC's threads: waiting
+// matches and drops of whole namespaces run on threads of the service.
 #pragma once
 
 #include <grpcpp/impl/service_type.h>
@@ -33,11 +33,12 @@ class CacheService {
   // To be registered with one server, which this must outlive.
   virtual grpc::Service* grpc_service() = 0;
 
-  // Ends all sessions and waits with Unavailable, and refuses new sessions: the first half of a graceful stop.
+  // Ends all sessions and waits with Unavailable, and refuses new sessions: the first half of a
+  // graceful stop.
   virtual void Drain() = 0;
 
-  // After the server is shut down: true once nothing refers to the store any more, neither a call nor bytes that gRPC was
-  // still sending; false after `timeout`.
+  // After the server is shut down: true once nothing refers to the store any more, neither a call
+  // nor bytes that gRPC was still sending; false after `timeout`.
   virtual bool WaitForNoHolds(absl::Duration timeout) = 0;
 };
 

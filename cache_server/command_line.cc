@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kUsageExitCode = 2;
 
-// Abseil reports errors on std::cerr, each with a line or two, and calls exit(1). While it parses, what it says is held back,
-// and an exit handler makes one line and our exit code of it.
+// Abseil reports errors on std::cerr, each with a line or two, and calls exit(1). While it parses,
+// what it says is held back, and an exit handler makes one line and our exit code of it.
 struct ParseInProgress {
   std::string program;
   std::ostringstream said;
@@ -37,8 +37,8 @@ void OnExitWhileParsing() {
   if (said.empty()) _exit(0);  // --help and --version have printed what was asked for
   absl::string_view line = absl::string_view(said).substr(0, said.find('\n'));
   absl::ConsumePrefix(&line, "ERROR: ");
-  std::fprintf(stderr, "%s: %.*s (--help lists the flags)\n", in_progress->program.c_str(), static_cast<int>(line.size()),
-               line.data());
+  std::fprintf(stderr, "%s: %.*s (--help lists the flags)\n", in_progress->program.c_str(),
+               static_cast<int>(line.size()), line.data());
   _exit(kUsageExitCode);
 }
 
@@ -50,12 +50,16 @@ void ParseCommandLine(const ProgramText& text, int argc, char** argv) {
   const std::string version = absl::StrCat(text.name, " ", text.version, "\n");
   const std::string flags_file(text.flags_file);
   config.version_string = [version] { return version; };
-  config.contains_help_flags = [flags_file](absl::string_view file) { return absl::EndsWith(file, flags_file); };
+  config.contains_help_flags = [flags_file](absl::string_view file) {
+    return absl::EndsWith(file, flags_file);
+  };
   config.contains_helpshort_flags = config.contains_help_flags;
   config.normalize_filename = [](absl::string_view file) {
     const size_t folder_end = file.rfind('/');
-    const size_t folder_begin = folder_end == absl::string_view::npos ? folder_end : file.rfind('/', folder_end - 1);
-    return std::string(folder_begin == absl::string_view::npos ? file : file.substr(folder_begin + 1));
+    const size_t folder_begin =
+        folder_end == absl::string_view::npos ? folder_end : file.rfind('/', folder_end - 1);
+    return std::string(folder_begin == absl::string_view::npos ? file
+                                                               : file.substr(folder_begin + 1));
   };
   absl::SetFlagsUsageConfig(config);
 
@@ -67,7 +71,8 @@ void ParseCommandLine(const ProgramText& text, int argc, char** argv) {
   std::cerr.rdbuf(terminal);
   in_progress = nullptr;
   if (rest.size() > 1) {
-    ExitWithUsageError(text.name, absl::StrCat("unexpected argument '", rest[1], "'; flags start with --"));
+    ExitWithUsageError(text.name,
+                       absl::StrCat("unexpected argument '", rest[1], "'; flags start with --"));
   }
 }
 

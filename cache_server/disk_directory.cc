@@ -31,14 +31,16 @@ absl::Status FromRocks(absl::string_view what, const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = absl::StrCat("disk directory: ", what, ": ", status.ToString());
   if (status.IsNotFound()) return absl::NotFoundError("");
-  if (status.IsNoSpace() || status.subcode() == rocksdb::Status::kNoSpace) return absl::ResourceExhaustedError(text);
+  if (status.IsNoSpace() || status.subcode() == rocksdb::Status::kNoSpace)
+    return absl::ResourceExhaustedError(text);
   return absl::UnavailableError(text);
 }
 
 absl::string_view TextOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 void AppendBigEndian(uint32_t value, std::string* out) {
-  for (int shift = 24; shift >= 0; shift -= 8) out->push_back(static_cast<char>(value >> shift & 0xFF));
+  for (int shift = 24; shift >= 0; shift -= 8)
+    out->push_back(static_cast<char>(value >> shift & 0xFF));
 }
 
 uint32_t BigEndianAt(const char* at) {
@@ -120,7 +122,8 @@ rocksdb::Options DirectoryOptions() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const std::string& path, uint64_t extent_bytes) {
+absl::StatusOr<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const std::string& path,
+                                                                   uint64_t extent_bytes) {
   std::unique_ptr<DiskDirectory> directory(new DiskDirectory);
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(DirectoryOptions(), path, &db);
@@ -138,20 +141,23 @@ absl::Status DiskDirectory::ReadFormat(uint64_t extent_bytes) {
   if (status.IsNotFound()) {
     const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}));
     it->SeekToFirst();
-    if (it->Valid()) return absl::FailedPreconditionError("the disk directory has records but no format");
+    if (it->Valid())
+      return absl::FailedPreconditionError("the disk directory has records but no format");
     uuid_ = absl::StrFormat("%016x%016x", RandomId(), RandomId());
     extent_bytes_ = extent_bytes;
     rocksdb::WriteOptions synced;
     synced.sync = true;
     return FromRocks("write format", db_->Put(synced, kFormatKey,
-                                              absl::StrCat(kFormatName, " ", kFormatVersion, " ", uuid_, " ", extent_bytes_)));
+                                              absl::StrCat(kFormatName, " ", kFormatVersion, " ",
+                                                           uuid_, " ", extent_bytes_)));
   }
   IBID_RETURN_IF_ERROR(FromRocks("read format", status));
   const std::vector<std::string> fields = absl::StrSplit(format, ' ');
   if (fields.size() != 4 || fields[0] != kFormatName || fields[1] != kFormatVersion ||
       !absl::SimpleAtoi(fields[3], &extent_bytes_)) {
-    return absl::FailedPreconditionError(absl::StrCat("the disk directory has format '", format, "'; this server reads '",
-                                                      kFormatName, " ", kFormatVersion, "'"));
+    return absl::FailedPreconditionError(absl::StrCat("the disk directory has format '", format,
+                                                      "'; this server reads '", kFormatName, " ",
+                                                      kFormatVersion, "'"));
   }
   uuid_ = fields[2];
   return absl::OkStatus();
@@ -167,7 +173,8 @@ absl::Status DiskDirectory::Apply(const Change& change, bool is_synced) {
     batch.Put(NamespaceKeyOf(ns.number), value);
   }
   for (const auto& [ns, key] : change.delete_blocks) batch.Delete(BlockKeyOf(ns, key));
-  for (const DiskRecord& record : change.put_blocks) batch.Put(BlockKeyOf(record.ns, record.key), EncodeBlock(record));
+  for (const DiskRecord& record : change.put_blocks)
+    batch.Put(BlockKeyOf(record.ns, record.key), EncodeBlock(record));
   for (const uint32_t ns : change.delete_namespaces) batch.Delete(NamespaceKeyOf(ns));
   rocksdb::WriteOptions options;
   options.sync = is_synced;
@@ -200,8 +207,9 @@ absl::StatusOr<std::vector<DiskNamespace>> DiskDirectory::Namespaces() const {
   return all;
 }
 
-absl::Status DiskDirectory::Scan(const std::function<bool(const DiskRecord&)>& each,
-                                 const std::function<void(uint32_t, const BlockKey&)>& malformed) const {
+absl::Status DiskDirectory::Scan(
+    const std::function<bool(const DiskRecord&)>& each,
+    const std::function<void(uint32_t, const BlockKey&)>& malformed) const {
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   options.readahead_size = size_t{1} << 20;
@@ -221,7 +229,8 @@ absl::Status DiskDirectory::Scan(const std::function<bool(const DiskRecord&)>& e
 }
 
 absl::Status DiskDirectory::Heal() {
-  if (const rocksdb::Status status = db_->Resume(); !status.ok()) return FromRocks("resume", status);
+  if (const rocksdb::Status status = db_->Resume(); !status.ok())
+    return FromRocks("resume", status);
   rocksdb::WriteOptions synced;
   synced.sync = true;
   return FromRocks("probe", db_->Put(synced, kProbeKey, ""));

@@ -1,14 +1,17 @@
-// What the disk tier holds and where: one record a block, in RocksDB. A write batch of it is the commit point of the tier.
+// What the disk tier holds and where: one record a block, in RocksDB. A write batch of it is the
+// commit point of the tier.
 //
 // Formats (integers little-endian unless said; docs/formats.md):
-//   key "m"                                             -> "ibid.disk 1 <uuid, 32 hex digits> <extent_bytes>"
-//   key "n" || u32 namespace number, big-endian          -> namespace id (32) || canonical layout text
-//   key "b" || u32 namespace number, big-endian || block key (32)
-//        -> u32 extent || u32 page in the extent (4 KiB) || u64 payload bytes || u64 checksum || parent key (32) ||
+//   key "m"                                             -> "ibid.disk 1 <uuid, 32 hex digits>
+//   <extent_bytes>" key "n" || u32 namespace number, big-endian          -> namespace id (32) ||
+//   canonical layout text key "b" || u32 namespace number, big-endian || block key (32)
+//        -> u32 extent || u32 page in the extent (4 KiB) || u64 payload bytes || u64 checksum ||
+//        parent key (32) ||
 //           u32 token_count || u32 position
 //
 // Thread safety: every method, from any thread. Blocks for I/O: never called under a lock.
-// Durability: a write survives the death of the process when it returns; a loss of power only with `is_synced`.
+// Durability: a write survives the death of the process when it returns; a loss of power only with
+// `is_synced`.
 #pragma once
 
 #include <cstdint>
@@ -55,13 +58,16 @@ class DiskDirectory {
     std::vector<std::pair<uint32_t, BlockKey>> delete_blocks;
     std::vector<uint32_t> delete_namespaces;
     bool is_empty() const {
-      return put_namespaces.empty() && put_blocks.empty() && delete_blocks.empty() && delete_namespaces.empty();
+      return put_namespaces.empty() && put_blocks.empty() && delete_blocks.empty() &&
+             delete_namespaces.empty();
     }
   };
 
-  // Opens the directory at `path`, or makes an empty one with `extent_bytes`. Errors: FailedPrecondition (another format,
-  // or open elsewhere), Unavailable (cannot be read or written).
-  static absl::StatusOr<std::unique_ptr<DiskDirectory>> Open(const std::string& path, uint64_t extent_bytes);
+  // Opens the directory at `path`, or makes an empty one with `extent_bytes`. Errors:
+  // FailedPrecondition (another format, or open elsewhere), Unavailable (cannot be read or
+  // written).
+  static absl::StatusOr<std::unique_ptr<DiskDirectory>> Open(const std::string& path,
+                                                             uint64_t extent_bytes);
   ~DiskDirectory();
 
   // Of the directory when it was made.
@@ -73,8 +79,8 @@ class DiskDirectory {
   // Errors: NotFound, DataLoss (the record is malformed), Unavailable.
   absl::StatusOr<DiskRecord> Lookup(uint32_t ns, const BlockKey& key) const;
   absl::StatusOr<std::vector<DiskNamespace>> Namespaces() const;
-  // Calls `each` for the blocks there were when it began, in order of key, until it returns false. A malformed record is
-  // given to `malformed` as its key.
+  // Calls `each` for the blocks there were when it began, in order of key, until it returns false.
+  // A malformed record is given to `malformed` as its key.
   absl::Status Scan(const std::function<bool(const DiskRecord&)>& each,
                     const std::function<void(uint32_t ns, const BlockKey&)>& malformed) const;
   // Tries to leave an error state and to write. Errors as Apply.

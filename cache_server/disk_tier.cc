@@ -19,8 +19,8 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
-constexpr int64_t seconds = 10;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 namespace fs = std::filesystem;
 
 // The file that a trial write goes to: no extent has this number.
@@ -28,7 +28,8 @@ constexpr uint32_t kProbeExtent = 999'999;
 // How long the tier works with the files it has before it asks a full file system again.
 constexpr absl::Duration kFullBackoff = absl::Seconds(10);
 
-absl::Status CannotUse(absl::string_view what, const std::string& directory, absl::string_view why) {
+absl::Status CannotUse(absl::string_view what, const std::string& directory,
+                       absl::string_view why) {
   return absl::UnavailableError(absl::StrCat("disk tier: ", what, " ", directory, ": ", why));
 }
 
@@ -39,7 +40,8 @@ absl::Status CheckIsOurs(const std::string& directory) {
     const std::string name = it->path().filename().string();
     if (name != "LOCK" && name != "directory" && name != "extents" && name != "lost+found") {
       return absl::FailedPreconditionError(
-          absl::StrCat("disk tier: ", directory, " has '", name, "' in it: not empty and not a directory of ibid"));
+          absl::StrCat("disk tier: ", directory, " has '", name,
+                       "' in it: not empty and not a directory of ibid"));
     }
   }
   return error ? CannotUse("list", directory, error.message()) : absl::OkStatus();
@@ -78,10 +80,12 @@ absl::Status DiskTier::OpenParts() {
   std::error_code error;
   fs::create_directories(extents, error);
   if (error) return CannotUse("create", extents, error.message());
-  IBID_ASSIGN_OR_RETURN(directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes));
+  IBID_ASSIGN_OR_RETURN(
+      directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes));
   const uint64_t extent_bytes = directory_->extent_bytes();
   if (extent_bytes != options_.extent_bytes) {
-    IBID_LOG(warn, "disk tier: {} keeps its extents of {} bytes; extent_bytes {} is for new directories",
+    IBID_LOG(warn,
+             "disk tier: {} keeps its extents of {} bytes; extent_bytes {} is for new directories",
              options_.directory, extent_bytes, options_.extent_bytes);
   }
   pages_per_extent_ = static_cast<uint32_t>(extent_bytes / kPageBytes);
@@ -90,7 +94,8 @@ absl::Status DiskTier::OpenParts() {
   auto slots = std::make_unique<ExtentAllocator>(options_.bytes_max, extent_bytes);
   if (slots->extents_count() >= kProbeExtent) {
     return absl::InvalidArgumentError(absl::StrCat("disk_bytes_max ", options_.bytes_max, " needs ",
-                                                   slots->extents_count(), " extents of ", extent_bytes, " bytes"));
+                                                   slots->extents_count(), " extents of ",
+                                                   extent_bytes, " bytes"));
   }
   IBID_ASSIGN_OR_RETURN(std::vector<bool> has_file, AdoptFiles(*slots));
   MutexLock lock(mutex_);
@@ -99,7 +104,8 @@ absl::Status DiskTier::OpenParts() {
   return absl::OkStatus();
 }
 
-// Brings the files that exist to their size under today's budget and deletes those beyond it: their records are void.
+// Brings the files that exist to their size under today's budget and deletes those beyond it: their
+// records are void.
 absl::StatusOr<std::vector<bool>> DiskTier::AdoptFiles(const ExtentAllocator& slots) {
   std::vector<bool> has_file(slots.extents_count());
   IBID_ASSIGN_OR_RETURN(const std::vector<uint32_t> extents, io_->List());
@@ -140,6 +146,8 @@ std::optional<uint32_t> DiskTier::AllocateSlot(uint32_t slot_pages, uint32_t own
     }
     if (has_file) return page;
     const absl::Status prepared = io_->Prepare(ExtentOf(*page), extent_bytes);
+    if (!prepared.ok())
+      (void)io_->Remove(ExtentOf(*page));  // what there is of it would take room that nobody counts
     MutexLock lock(mutex_);
     if (prepared.ok()) {
       has_file_[ExtentOf(*page)] = true;
@@ -147,18 +155,22 @@ std::optional<uint32_t> DiskTier::AllocateSlot(uint32_t slot_pages, uint32_t own
       full_text_.clear();
       return page;
     }
-    // The tier goes on with the files that it has.
+    // The tier goes on with the files that it has: no other new one is tried before the next trial.
     slots_->Free(*page);
-    slots_->Block(ExtentOf(*page));
+    for (uint32_t extent = 0; extent < has_file_.size(); ++extent) {
+      if (!has_file_[extent]) slots_->Block(extent);
+    }
     full_text_ = absl::StrCat("full: no file for another extent: ", prepared.message());
-    unblock_at_ns_.store(now_ns + absl::ToInt64Nanoseconds(kFullBackoff), std::memory_order_relaxed);
-    IBID_LOG_EVERY(seconds, warn, "disk tier: {}", full_text_);
+    unblock_at_ns_.store(now_ns + absl::ToInt64Nanoseconds(kFullBackoff),
+                         std::memory_order_relaxed);
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", full_text_);
   }
 }
 
 std::optional<uint32_t> DiskTier::ClaimSlot(const DiskRecord& record, uint32_t owner) {
   const uint64_t slot_pages = RoundUp(record.payload_bytes, kPageBytes) / kPageBytes;
-  if (slot_pages == 0 || slot_pages > pages_per_extent_ || record.extent_page >= pages_per_extent_) return std::nullopt;
+  if (slot_pages == 0 || slot_pages > pages_per_extent_ || record.extent_page >= pages_per_extent_)
+    return std::nullopt;
   const uint32_t page = record.extent * pages_per_extent_ + record.extent_page;
   MutexLock lock(mutex_);
   // A file that somebody deleted takes its blocks with it.
@@ -172,7 +184,8 @@ uint32_t DiskTier::FreeSlot(uint32_t page) {
   return slots_->Free(page);
 }
 
-std::optional<ExtentAllocator::Clearing> DiskTier::BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+std::optional<ExtentAllocator::Clearing> DiskTier::BeginClear(uint32_t victim_pages,
+                                                              uint32_t wanted_pages,
                                                               std::span<const uint32_t> except) {
   MutexLock lock(mutex_);
   return slots_->BeginClear(victim_pages, wanted_pages, except);
@@ -194,14 +207,17 @@ uint32_t DiskTier::slots_per_extent_max() const {
 }
 
 absl::Status DiskTier::WriteSlot(uint32_t page, ByteView bytes) {
-  const absl::Status status = io_->Write(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, bytes);
-  // Only Commit records a success: a broken directory must not look whole because the bytes could be written.
+  const absl::Status status =
+      io_->Write(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, bytes);
+  // Only Commit records a success: a broken directory must not look whole because the bytes could
+  // be written.
   if (!status.ok()) health_.OnWrite(status, Now());
   return status;
 }
 
 absl::Status DiskTier::ReadSlot(uint32_t page, MutableByteView into) {
-  const absl::Status status = io_->Read(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, into);
+  const absl::Status status =
+      io_->Read(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, into);
   // A file that somebody deleted says nothing about the disk.
   health_.OnRead(absl::IsNotFound(status) ? absl::OkStatus() : status, Now());
   return status;

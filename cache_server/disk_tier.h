@@ -1,19 +1,22 @@
-// The disk tier: extent files for the bytes, a directory for where they are, the books of free room, and its health. It
-// knows pages and records; which block is where in memory is the index's business.
+// The disk tier: extent files for the bytes, a directory for where they are, the books of free
+// room, and its health. It knows pages and records; which block is where in memory is the index's
+// business.
 //
 //   <directory>/LOCK               held by the one server that has it open
 //   <directory>/directory/         RocksDB: disk_directory.h
-//   <directory>/extents/NNNNNN.ext preallocated, slots of one size each: extent_io.h, extent_allocator.h
+//   <directory>/extents/NNNNNN.ext preallocated, slots of one size each: extent_io.h,
+//   extent_allocator.h
 //
-// Order of a write: slot allocated -> bytes written -> [synced, if durable] -> directory record (the commit point).
-// Order of a removal: record deleted -> slot freed. So at any instant a record names a slot that holds its bytes, and a
-// slot without a record is free; what a loss of power reorders is caught by the checksum.
+// Order of a write: slot allocated -> bytes written -> [synced, if durable] -> directory record
+// (the commit point). Order of a removal: record deleted -> slot freed. So at any instant a record
+// names a slot that holds its bytes, and a slot without a record is free; what a loss of power
+// reorders is caught by the checksum.
 //
-// Budget: the extent files never exceed `bytes_max` (real allocation). The directory comes on top: about 150 bytes a
-// block, and up to 32 MiB of logs.
+// Budget: the extent files never exceed `bytes_max` (real allocation). The directory comes on top:
+// about 150 bytes a block, and up to 32 MiB of logs.
 //
-// Thread safety: every method, from any thread, except that AllocateSlot belongs to one thread (the disk writer).
-// Blocks for I/O: never called under a lock.
+// Thread safety: every method, from any thread, except that AllocateSlot belongs to one thread (the
+// disk writer). Blocks for I/O: never called under a lock.
 #pragma once
 
 #include <atomic>
@@ -47,8 +50,8 @@ struct DiskTierOptions {
 
 class DiskTier {
  public:
-  // Errors: InvalidArgument, FailedPrecondition (in use by another server; another format; a directory of something else),
-  // Unavailable.
+  // Errors: InvalidArgument, FailedPrecondition (in use by another server; another format; a
+  // directory of something else), Unavailable.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(DiskTierOptions options);
   ~DiskTier();
 
@@ -57,15 +60,17 @@ class DiskTier {
   absl::Time Now() const { return options_.clock->Now(); }
 
   bool CanEverFit(uint32_t slot_pages) const IBID_EXCLUDES(mutex_);
-  // A free slot in a file that exists; nothing when room must be made first, or no file can be made.
+  // A free slot in a file that exists; nothing when room must be made first, or no file can be
+  // made.
   std::optional<uint32_t> AllocateSlot(uint32_t slot_pages, uint32_t owner) IBID_EXCLUDES(mutex_);
-  // Books a slot that the directory has, by `record`; its page. Nothing when it is out of range, has no file, overlaps
-  // another or has the wrong size: the record is then void.
+  // Books a slot that the directory has, by `record`; its page. Nothing when it is out of range,
+  // has no file, overlaps another or has the wrong size: the record is then void.
   std::optional<uint32_t> ClaimSlot(const DiskRecord& record, uint32_t owner) IBID_EXCLUDES(mutex_);
   // REQUIRES: no record names the slot. Returns its size in pages.
   uint32_t FreeSlot(uint32_t page) IBID_EXCLUDES(mutex_);
   std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
-                                                      std::span<const uint32_t> except) IBID_EXCLUDES(mutex_);
+                                                      std::span<const uint32_t> except)
+      IBID_EXCLUDES(mutex_);
   void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
   ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
   uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
@@ -81,7 +86,8 @@ class DiskTier {
   uint32_t ExtentOf(uint32_t page) const { return page / pages_per_extent_; }
   uint32_t ExtentPageOf(uint32_t page) const { return page % pages_per_extent_; }
 
-  // When a trial is due: tries the directory and a small file, so that the tier heals without traffic too.
+  // When a trial is due: tries the directory and a small file, so that the tier heals without
+  // traffic too.
   void HealIfDue();
   // What the extent files take, in bytes.
   uint64_t allocated_bytes() const { return allocated_bytes_.load(std::memory_order_relaxed); }

@@ -91,7 +91,8 @@ DiskWork DiskWorkQueue::TakeRest() {
   MutexLock lock(mutex_);
   DiskWork work;
   work.removals = std::move(removals_);
-  work.writes.assign(std::make_move_iterator(writes_.begin()), std::make_move_iterator(writes_.end()));
+  work.writes.assign(std::make_move_iterator(writes_.begin()),
+                     std::make_move_iterator(writes_.end()));
   removals_.clear();
   writes_.clear();
   return work;

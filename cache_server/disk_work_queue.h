@@ -1,7 +1,8 @@
 // What the disk writer has to do: removals first, then writes, oldest first.
 //
 // Thread safety: every method, from any thread; Take and Done belong to the writer.
-// Limits: writes are bounded (disk_write_queue_max; a push is refused); removals are at most one a block.
+// Limits: writes are bounded (disk_write_queue_max; a push is refused); removals are at most one a
+// block.
 #pragma once
 
 #include <deque>
@@ -10,19 +11,20 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache_server/namespace_table.h"
 #include "cache_server/eviction_policy.h"
+#include "cache_server/namespace_table.h"
 #include "core/mutex.h"
 
 namespace ibid {
 
-// A block to be written. The queue keeps the entry (one of its refs), not the bytes: what is evicted before its turn is
-// not written.
+// A block to be written. The queue keeps the entry (one of its refs), not the bytes: what is
+// evicted before its turn is not written.
 struct DiskWrite {
   EntryId id = kNoEntry;
   NamespacePtr ns;
-  bool evict_after = false;                        // a demotion
-  std::function<void(absl::Status)> durable_done;  // not null: someone waits; the bytes are held too
+  bool evict_after = false;  // a demotion
+  std::function<void(absl::Status)>
+      durable_done;  // not null: someone waits; the bytes are held too
 };
 
 // A record to be deleted if it still names `page`; with `frees_slot` the slot is free afterwards.
@@ -42,12 +44,13 @@ class DiskWorkQueue {
  public:
   explicit DiskWorkQueue(size_t writes_max) : writes_max_(writes_max) {}
 
-  // False, and `write` is unchanged, when the queue is full or closed. With `is_urgent` only when it is closed.
+  // False, and `write` is unchanged, when the queue is full or closed. With `is_urgent` only when
+  // it is closed.
   bool PushWrite(DiskWrite&& write, bool is_urgent);
   void PushRemoval(const DiskRemoval& removal);
 
-  // Some of the work, at most `writes_max` writes, no removals unless asked for. Waits for work until `timeout`, or Close.
-  // Nothing comes while paused.
+  // Some of the work, at most `writes_max` writes, no removals unless asked for. Waits for work
+  // until `timeout`, or Close. Nothing comes while paused.
   DiskWork Take(size_t writes_max, bool with_removals, absl::Duration timeout);
   // The work taken last is done.
   void Done();

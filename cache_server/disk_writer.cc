@@ -1,5 +1,5 @@
-// Order of a batch: begin (pin the host copies) -> slots -> bytes -> [sync] -> one directory write -> index.
-// Records of victims are deleted before their slots are written again.
+// Order of a batch: begin (pin the host copies) -> slots -> bytes -> [sync] -> one directory write
+// -> index. Records of victims are deleted before their slots are written again.
 #include "cache_server/disk_writer.h"
 
 #include <pthread.h>
@@ -13,8 +13,8 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
-constexpr int64_t seconds = 10;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 // Blocks in one directory write: it costs about as much as one of them.
 constexpr size_t kBatchBlocksMax = 32;
 constexpr size_t kEvictBatchMax = 16;
@@ -28,12 +28,12 @@ absl::Status NotStored(absl::string_view why) { return absl::UnavailableError(wh
 struct DiskWriter::Job {
   DiskWrite write;
   absl::Status result;
-  bool is_active = false;       // its entry is busy on its account
+  bool is_active = false;  // its entry is busy on its account
   uint32_t host_page = kNoPage;
   uint32_t disk_page = kNoPage;
   EntryId parent = kNoEntry;
-  bool is_in_book = false;      // the disk policy knows it
-  bool is_repeated = false;     // the same block was queued twice; the first job writes it
+  bool is_in_book = false;   // the disk policy knows it
+  bool is_repeated = false;  // the same block was queued twice; the first job writes it
   DiskRecord record;
 };
 
@@ -45,7 +45,8 @@ void DiskWriter::Start() {
 void DiskWriter::Stop(absl::Duration timeout) {
   if (!thread_.joinable()) return;
   if (!parts_.disk_queue.WaitUntilIdle(timeout)) {
-    IBID_LOG(warn, "disk tier: stopped with {} blocks not written", parts_.disk_queue.writes_count());
+    IBID_LOG(warn, "disk tier: stopped with {} blocks not written",
+             parts_.disk_queue.writes_count());
   }
   parts_.disk_queue.Close();
   thread_.join();
@@ -54,7 +55,8 @@ void DiskWriter::Stop(absl::Duration timeout) {
       residency_.EndBusy(write.id);
       write.durable_done(NotStored("the server is stopping"));
     }
-    if (write.evict_after) residency_.EndDemotion(write.id, uint64_t{write.ns->slot_pages} * kPageBytes);
+    if (write.evict_after)
+      residency_.EndDemotion(write.id, uint64_t{write.ns->slot_pages} * kPageBytes);
     residency_.DropRef(write.id);
   }
 }
@@ -63,9 +65,11 @@ void DiskWriter::Run() {
   while (!parts_.disk_queue.is_closed()) {
     const DiskHealth& health = parts_.disk->health();
     const bool is_writable = health.is_writable();
-    // While records cannot be deleted the removals wait; writes are taken all the same, to be answered.
-    DiskWork work = parts_.disk_queue.Take(kBatchBlocksMax, is_writable,
-                                           is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
+    // While records cannot be deleted the removals wait; writes are taken all the same, to be
+    // answered.
+    DiskWork work =
+        parts_.disk_queue.Take(kBatchBlocksMax, is_writable,
+                               is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
     if (!work.removals.empty()) Remove(work.removals);
     if (!work.writes.empty()) Write(std::move(work.writes));
     parts_.disk_queue.Done();
@@ -76,12 +80,15 @@ void DiskWriter::Run() {
 void DiskWriter::Remove(const std::vector<DiskRemoval>& removals) {
   DiskDirectory::Change change;
   for (const DiskRemoval& removal : removals) {
-    // A block of the same key may have been written anew since; a slot that was never booked has no page.
+    // A block of the same key may have been written anew since; a slot that was never booked has no
+    // page.
     const auto record = parts_.disk->directory().Lookup(removal.ns, removal.key);
-    const bool is_same = removal.page == kNoPage || (record.ok() && removal.page != kNoPage &&
-                                                     record->extent == parts_.disk->ExtentOf(removal.page) &&
-                                                     record->extent_page == parts_.disk->ExtentPageOf(removal.page));
-    if (is_same && !absl::IsNotFound(record.status())) change.delete_blocks.push_back({removal.ns, removal.key});
+    const bool is_same =
+        removal.page == kNoPage || (record.ok() && removal.page != kNoPage &&
+                                    record->extent == parts_.disk->ExtentOf(removal.page) &&
+                                    record->extent_page == parts_.disk->ExtentPageOf(removal.page));
+    if (is_same && !absl::IsNotFound(record.status()))
+      change.delete_blocks.push_back({removal.ns, removal.key});
   }
   const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/false);
   for (const DiskRemoval& removal : removals) {
@@ -164,14 +171,15 @@ void DiskWriter::WriteBytes(Job& job) {
   job.is_in_book = true;
   const std::optional<uint32_t> page = AllocateDisk(slot_pages, job.write.id);
   if (!page.has_value()) {
-    job.result = NotStored("the disk tier has no room: everything in it is in use, or it is broken");
+    job.result =
+        NotStored("the disk tier has no room: everything in it is in use, or it is broken");
     return;
   }
   const absl::Time began = absl::Now();
   const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
   job.result = parts_.disk->WriteSlot(*page, parts_.arena->View(job.host_page, bytes));
   if (!job.result.ok()) {
-    IBID_LOG_EVERY(seconds, warn, "disk tier: {}", job.result.message());
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", job.result.message());
     parts_.disk->FreeSlot(*page);
     return;
   }
@@ -193,20 +201,22 @@ void DiskWriter::Commit(std::vector<Job>& jobs) {
     pages.push_back(job.disk_page);
     is_synced |= static_cast<bool>(job.write.durable_done);
     const NamespacePtr& ns = job.write.ns;
-    if (!ns->is_on_disk.load() && std::find(new_namespaces.begin(), new_namespaces.end(), ns) == new_namespaces.end()) {
+    if (!ns->is_on_disk.load() &&
+        std::find(new_namespaces.begin(), new_namespaces.end(), ns) == new_namespaces.end()) {
       change.put_namespaces.push_back({ns->number, ns->id, ns->layout.ToString()});
       new_namespaces.push_back(ns);
     }
   }
   if (pages.empty()) return;
-  // Blocks that nobody waits for need no sync: a loss of power may take them, and the checksum catches a torn one.
+  // Blocks that nobody waits for need no sync: a loss of power may take them, and the checksum
+  // catches a torn one.
   absl::Status status = is_synced ? parts_.disk->Sync(pages) : absl::OkStatus();
   if (status.ok()) status = parts_.disk->Commit(change, is_synced);
   if (status.ok()) {
     for (const NamespacePtr& ns : new_namespaces) ns->is_on_disk.store(true);
     return;
   }
-  IBID_LOG_EVERY(seconds, warn, "disk tier: {}", status.message());
+  IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", status.message());
   for (Job& job : jobs) {
     if (job.disk_page == kNoPage) continue;
     parts_.disk->FreeSlot(job.disk_page);
@@ -237,7 +247,8 @@ void DiskWriter::End(Job& job) {
     parts_.counters.skipped_writes.Add();
   }
   if (job.is_active) residency_.EndBusy(id);
-  if (job.write.evict_after) residency_.EndDemotion(id, uint64_t{job.write.ns->slot_pages} * kPageBytes);
+  if (job.write.evict_after)
+    residency_.EndDemotion(id, uint64_t{job.write.ns->slot_pages} * kPageBytes);
   if (job.write.durable_done) {
     job.write.durable_done(job.result.ok() ? job.result : NotStored(job.result.message()));
   }
@@ -337,11 +348,13 @@ bool DiskWriter::MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages) {
   DiskRecord& record = change.put_blocks.emplace_back();
   std::optional<uint32_t> to;
   bool is_written = false;
-  if (buffer.ok() && ns != nullptr && MakeRecord(id, *ns, &record)) to = parts_.disk->AllocateSlot(slot_pages, id);
+  if (buffer.ok() && ns != nullptr && MakeRecord(id, *ns, &record))
+    to = parts_.disk->AllocateSlot(slot_pages, id);
   if (to.has_value()) {
     record.extent = parts_.disk->ExtentOf(*to);
     record.extent_page = parts_.disk->ExtentPageOf(*to);
-    is_written = parts_.disk->ReadSlot(from, buffer->view()).ok() && parts_.disk->WriteSlot(*to, buffer->view()).ok() &&
+    is_written = parts_.disk->ReadSlot(from, buffer->view()).ok() &&
+                 parts_.disk->WriteSlot(*to, buffer->view()).ok() &&
                  parts_.disk->Commit(change, /*is_synced=*/false).ok();
   }
   // A read that began meanwhile is still at the old slot: then the block stays there.

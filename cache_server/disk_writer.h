@@ -1,5 +1,6 @@
-// The one thread that changes what is on disk: it writes queued blocks, several to a commit, evicts blocks from the disk
-// tier to make room for them, and deletes the records of blocks that were dropped.
+// The one thread that changes what is on disk: it writes queued blocks, several to a commit, evicts
+// blocks from the disk tier to make room for them, and deletes the records of blocks that were
+// dropped.
 //
 // Thread safety: Start, Stop and FlushToDisk from any thread.
 #pragma once
@@ -15,7 +16,8 @@ class DiskWriter {
   DiskWriter(StoreParts& parts, Residency& residency) : parts_(parts), residency_(residency) {}
   // REQUIRES: there is a disk tier.
   void Start();
-  // Writes what is queued, for at most `timeout`, then ends the thread. What is left is answered Unavailable.
+  // Writes what is queued, for at most `timeout`, then ends the thread. What is left is answered
+  // Unavailable.
   void Stop(absl::Duration timeout);
 
  private:
@@ -30,7 +32,8 @@ class DiskWriter {
   void End(Job& job);
 
   std::optional<uint32_t> AllocateDisk(uint32_t slot_pages, EntryId owner);
-  // The slot size of one that was freed; nothing when there is no victim, or the records could not be deleted.
+  // The slot size of one that was freed; nothing when there is no victim, or the records could not
+  // be deleted.
   std::optional<uint32_t> EvictFromDisk();
   void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);

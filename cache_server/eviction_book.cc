@@ -1,5 +1,6 @@
-// Invariant: a block is deferred in a tier only if, when it was taken, the other tier had a child of it and not itself.
-// Both ends of that condition undo the deferral: a copy that comes to the other tier, a child that leaves it.
+// Invariant: a block is deferred in a tier only if, when it was taken, the other tier had a child
+// of it and not itself. Both ends of that condition undo the deferral: a copy that comes to the
+// other tier, a child that leaves it.
 #include "cache_server/eviction_book.h"
 
 #include <utility>
@@ -12,7 +13,8 @@ constexpr int kInnerTriesMax = 64;
 
 }  // namespace
 
-EvictionBook::EvictionBook(std::unique_ptr<EvictionPolicy> host, std::unique_ptr<EvictionPolicy> disk)
+EvictionBook::EvictionBook(std::unique_ptr<EvictionPolicy> host,
+                           std::unique_ptr<EvictionPolicy> disk)
     : policies_{std::move(host), std::move(disk)} {}
 
 void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent) {
@@ -24,7 +26,8 @@ void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent) {
 void EvictionBook::Remove(TierName tier, EntryId b, EntryId parent) {
   MutexLock lock(mutex_);
   PolicyOf(tier).OnRemove(b);
-  if (parent != kNoEntry && PolicyOf(tier).children_count(parent) == 0) OtherThan(tier).Undefer(parent);
+  if (parent != kNoEntry && PolicyOf(tier).children_count(parent) == 0)
+    OtherThan(tier).Undefer(parent);
 }
 
 void EvictionBook::PutBack(TierName tier, EntryId b) {

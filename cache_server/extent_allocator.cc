@@ -1,7 +1,9 @@
 // Invariants:
-// - An extent is in exactly one of: empty_, blocked, one size class. It is in a class if and only if used > 0, except
+// - An extent is in exactly one of: empty_, blocked, one size class. It is in a class if and only
+// if used > 0, except
 //   between Cut and the first slot taken.
-// - An extent of a class is in `open` if and only if it has a free slot and is not being cleared; `free_slots` is the sum
+// - An extent of a class is in `open` if and only if it has a free slot and is not being cleared;
+// `free_slots` is the sum
 //   over `open`.
 // - A bit of free_bits is set if and only if the slot is free; words before `hint` are zero.
 #include "cache_server/extent_allocator.h"
@@ -21,11 +23,14 @@ ExtentAllocator::ExtentAllocator(uint64_t bytes, uint64_t extent_bytes)
   const uint64_t pages = bytes / kPageBytes;
   for (uint64_t at = 0; at < pages; at += pages_per_extent_) {
     empty_.insert(empty_.end(), static_cast<uint32_t>(extents_.size()));
-    extents_.emplace_back().pages = static_cast<uint32_t>(std::min<uint64_t>(pages_per_extent_, pages - at));
+    extents_.emplace_back().pages =
+        static_cast<uint32_t>(std::min<uint64_t>(pages_per_extent_, pages - at));
   }
 }
 
-uint64_t ExtentAllocator::ExtentBytes(uint32_t extent) const { return uint64_t{extents_[extent].pages} * kPageBytes; }
+uint64_t ExtentAllocator::ExtentBytes(uint32_t extent) const {
+  return uint64_t{extents_[extent].pages} * kPageBytes;
+}
 
 bool ExtentAllocator::CanEverFit(uint32_t slot_pages) const {
   return !extents_.empty() && slot_pages > 0 && slot_pages <= extents_.front().pages;
@@ -115,7 +120,8 @@ bool ExtentAllocator::Claim(uint32_t page, uint32_t slot_pages, uint32_t owner) 
     Cut(index, slot_pages);
   }
   const uint32_t slot = offset / slot_pages;
-  if (extent.slot_pages != slot_pages || offset % slot_pages != 0 || slot >= extent.slots) return false;
+  if (extent.slot_pages != slot_pages || offset % slot_pages != 0 || slot >= extent.slots)
+    return false;
   if ((extent.free_bits[slot / 64] >> (slot % 64) & 1) == 0) return false;
   MarkUsed(index, slot, owner);
   return true;
@@ -126,9 +132,11 @@ uint32_t ExtentAllocator::Free(uint32_t page) {
   IBID_CHECK(index < extents_.size()) << "page " << page;
   Extent& extent = extents_[index];
   const uint32_t slot_pages = extent.slot_pages;
-  IBID_CHECK(slot_pages > 0 && page % pages_per_extent_ % slot_pages == 0) << "page " << page << " starts no slot";
+  IBID_CHECK(slot_pages > 0 && page % pages_per_extent_ % slot_pages == 0)
+      << "page " << page << " starts no slot";
   const uint32_t slot = page % pages_per_extent_ / slot_pages;
-  IBID_CHECK((extent.free_bits[slot / 64] >> (slot % 64) & 1) == 0) << "page " << page << " was freed twice";
+  IBID_CHECK((extent.free_bits[slot / 64] >> (slot % 64) & 1) == 0)
+      << "page " << page << " was freed twice";
   SetOpen(index, false);
   extent.free_bits[slot / 64] |= uint64_t{1} << (slot % 64);
   extent.hint = std::min(extent.hint, slot / 64);
@@ -143,10 +151,12 @@ uint32_t ExtentAllocator::Free(uint32_t page) {
   return slot_pages;
 }
 
-uint32_t ExtentAllocator::SlotPages(uint32_t page) const { return extents_[ExtentOf(page)].slot_pages; }
+uint32_t ExtentAllocator::SlotPages(uint32_t page) const {
+  return extents_[ExtentOf(page)].slot_pages;
+}
 
-std::optional<ExtentAllocator::Clearing> ExtentAllocator::BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
-                                                                     std::span<const uint32_t> except) {
+std::optional<ExtentAllocator::Clearing> ExtentAllocator::BeginClear(
+    uint32_t victim_pages, uint32_t wanted_pages, std::span<const uint32_t> except) {
   const auto it = classes_.find(victim_pages);
   if (it == classes_.end()) return std::nullopt;
   uint32_t best = kNoPage;

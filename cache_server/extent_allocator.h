@@ -1,12 +1,14 @@
-// Cuts a tier's room into extents and each extent into slots of one size. An empty extent may take any size again, so
-// that mixed block sizes do not fragment the tier for ever. It moves no bytes: pages are 4 KiB and numbered from 0.
+// Cuts a tier's room into extents and each extent into slots of one size. An empty extent may take
+// any size again, so that mixed block sizes do not fragment the tier for ever. It moves no bytes:
+// pages are 4 KiB and numbered from 0.
 //
 //   pages   0                1024              2048             3072
 //           | extent 0       | extent 1        | extent 2       | (the last one may be shorter)
 //           |s0|s1|s2|s3|..  | s0   | s1   |   | free: any size |
 //            slot = 3 pages    slot = 400 pages
 //
-// Thread safety: none (the owner's lock). Cost: O(1) amortised to allocate and free, O(extents) to clear.
+// Thread safety: none (the owner's lock). Cost: O(1) amortised to allocate and free, O(extents) to
+// clear.
 #pragma once
 
 #include <cstdint>
@@ -51,15 +53,17 @@ class ExtentAllocator {
 
   // The first page of a free slot; nothing when there is none of this size and no empty extent.
   std::optional<uint32_t> Allocate(uint32_t slot_pages, uint32_t owner);
-  // Takes exactly this slot. False when it is in use, out of range, or its extent has another slot size.
+  // Takes exactly this slot. False when it is in use, out of range, or its extent has another slot
+  // size.
   bool Claim(uint32_t page, uint32_t slot_pages, uint32_t owner);
   // REQUIRES: `page` starts a slot in use. Returns its size in pages.
   uint32_t Free(uint32_t page);
   uint32_t SlotPages(uint32_t page) const;
 
-  // The sparsest extent cut for `victim_pages` whose slots in use all have room in other extents of that size, and
-  // which could hold a slot of `wanted_pages`. Extents in `except` are passed over.
-  std::optional<Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages, std::span<const uint32_t> except);
+  // The sparsest extent cut for `victim_pages` whose slots in use all have room in other extents of
+  // that size, and which could hold a slot of `wanted_pages`. Extents in `except` are passed over.
+  std::optional<Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+                                     std::span<const uint32_t> except);
   void EndClear(uint32_t extent);
 
   // Takes an empty extent out of use until UnblockAll (its file cannot be made now).
@@ -77,7 +81,7 @@ class ExtentAllocator {
     uint32_t slot_pages = 0;  // 0: empty, any size
     uint32_t slots = 0;
     uint32_t used = 0;
-    uint32_t hint = 0;        // no free slot in a word before this one
+    uint32_t hint = 0;  // no free slot in a word before this one
     bool is_clearing = false;
     bool is_blocked = false;
     std::vector<uint64_t> free_bits;
@@ -85,8 +89,8 @@ class ExtentAllocator {
   };
   struct SizeClass {
     std::set<uint32_t> extents;
-    std::set<uint32_t> open;    // with a free slot, not being cleared
-    uint64_t free_slots = 0;    // of the open ones
+    std::set<uint32_t> open;  // with a free slot, not being cleared
+    uint64_t free_slots = 0;  // of the open ones
   };
 
   void Cut(uint32_t index, uint32_t slot_pages);

@@ -49,15 +49,18 @@ class FileExtentIo final : public ExtentIo {
     IBID_ASSIGN_OR_RETURN(const FilePtr file, FileOf(extent, O_CREAT));
     struct stat status;
     if (fstat(file->fd(), &status) != 0) return SystemError("stat", PathOf(extent), errno);
-    if (static_cast<uint64_t>(status.st_size) > bytes && ftruncate(file->fd(), static_cast<off_t>(bytes)) != 0) {
+    if (static_cast<uint64_t>(status.st_size) > bytes &&
+        ftruncate(file->fd(), static_cast<off_t>(bytes)) != 0) {
       return SystemError("ftruncate", PathOf(extent), errno);
     }
-    // posix_fallocate would write zeros where the file system cannot allocate; plain fallocate says so instead.
+    // posix_fallocate would write zeros where the file system cannot allocate; plain fallocate says
+    // so instead.
     if (fallocate(file->fd(), 0, 0, static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
     const int error = errno;
     if (error == EOPNOTSUPP) {
-      return ftruncate(file->fd(), static_cast<off_t>(bytes)) == 0 ? absl::OkStatus()
-                                                                   : SystemError("ftruncate", PathOf(extent), errno);
+      return ftruncate(file->fd(), static_cast<off_t>(bytes)) == 0
+                 ? absl::OkStatus()
+                 : SystemError("ftruncate", PathOf(extent), errno);
     }
     return SystemError("fallocate", PathOf(extent), error);
   }
@@ -65,7 +68,8 @@ class FileExtentIo final : public ExtentIo {
   absl::Status Write(uint32_t extent, uint64_t offset, ByteView bytes) override {
     IBID_ASSIGN_OR_RETURN(const FilePtr file, FileOf(extent, 0));
     while (!bytes.empty()) {
-      const ssize_t count = pwrite(file->fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      const ssize_t count =
+          pwrite(file->fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return SystemError("write", PathOf(extent), count < 0 ? errno : EIO);
       bytes = bytes.subspan(static_cast<size_t>(count));
@@ -80,7 +84,8 @@ class FileExtentIo final : public ExtentIo {
       const ssize_t count = pread(file->fd(), into.data(), into.size(), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return SystemError("read", PathOf(extent), errno);
-      if (count == 0) return absl::NotFoundError(absl::StrCat(PathOf(extent), " ends before ", offset));
+      if (count == 0)
+        return absl::NotFoundError(absl::StrCat(PathOf(extent), " ends before ", offset));
       into = into.subspan(static_cast<size_t>(count));
       offset += static_cast<uint64_t>(count);
     }
@@ -89,7 +94,8 @@ class FileExtentIo final : public ExtentIo {
 
   absl::Status Sync(uint32_t extent) override {
     IBID_ASSIGN_OR_RETURN(const FilePtr file, FileOf(extent, 0));
-    return fdatasync(file->fd()) == 0 ? absl::OkStatus() : SystemError("fdatasync", PathOf(extent), errno);
+    return fdatasync(file->fd()) == 0 ? absl::OkStatus()
+                                      : SystemError("fdatasync", PathOf(extent), errno);
   }
 
   absl::Status Remove(uint32_t extent) override {
@@ -104,20 +110,25 @@ class FileExtentIo final : public ExtentIo {
   absl::StatusOr<std::vector<uint32_t>> List() override {
     std::vector<uint32_t> extents;
     std::error_code error;
-    for (std::filesystem::directory_iterator it(directory_, error), end; !error && it != end; it.increment(error)) {
+    for (std::filesystem::directory_iterator it(directory_, error), end; !error && it != end;
+         it.increment(error)) {
       uint32_t extent = 0;
-      if (it->path().extension() == ".ext" && absl::SimpleAtoi(it->path().stem().string(), &extent)) {
+      if (it->path().extension() == ".ext" &&
+          absl::SimpleAtoi(it->path().stem().string(), &extent)) {
         extents.push_back(extent);
       }
     }
-    if (error) return absl::UnavailableError(absl::StrCat("list ", directory_, ": ", error.message()));
+    if (error)
+      return absl::UnavailableError(absl::StrCat("list ", directory_, ": ", error.message()));
     return extents;
   }
 
  private:
   using FilePtr = std::shared_ptr<OpenFile>;
 
-  std::string PathOf(uint32_t extent) const { return absl::StrFormat("%s/%06d.ext", directory_, extent); }
+  std::string PathOf(uint32_t extent) const {
+    return absl::StrFormat("%s/%06d.ext", directory_, extent);
+  }
 
   absl::StatusOr<FilePtr> FileOf(uint32_t extent, int create_flag) {
     {
@@ -127,11 +138,13 @@ class FileExtentIo final : public ExtentIo {
     }
     const std::string path = PathOf(extent);
     const int flags = O_RDWR | O_CLOEXEC | create_flag;
-    int fd = is_direct_.load(std::memory_order_relaxed) ? open(path.c_str(), flags | O_DIRECT, 0640) : -1;
+    int fd = is_direct_.load(std::memory_order_relaxed) ? open(path.c_str(), flags | O_DIRECT, 0640)
+                                                        : -1;
     if (fd < 0 && (errno == EINVAL || !is_direct_.load(std::memory_order_relaxed))) {
       fd = open(path.c_str(), flags, 0640);
       if (fd >= 0 && is_direct_.exchange(false)) {
-        IBID_LOG(warn, "disk tier: {} has no O_DIRECT; block bytes go through the page cache", directory_);
+        IBID_LOG(warn, "disk tier: {} has no O_DIRECT; block bytes go through the page cache",
+                 directory_);
       }
     }
     if (fd < 0) return SystemError("open", path, errno);

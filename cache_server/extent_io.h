@@ -1,5 +1,5 @@
-// The disk tier's files, and nothing else of the disk: every read and write of block bytes goes through here, so that
-// tests put errors, tears, flipped bits and a full disk behind it.
+// The disk tier's files, and nothing else of the disk: every read and write of block bytes goes
+// through here, so that tests put errors, tears, flipped bits and a full disk behind it.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,15 @@
 
 namespace ibid {
 
-// Thread-safe, except that Prepare and Remove of one extent overlap with no other call on it. Offsets, sizes and addresses
-// are multiples of 4 KiB.
-// Errors: ResourceExhausted (the file system is full), NotFound (no such file, or shorter than asked), Unavailable (all
-// else the system says).
+// Thread-safe, except that Prepare and Remove of one extent overlap with no other call on it.
+// Offsets, sizes and addresses are multiples of 4 KiB. Errors: ResourceExhausted (the file system
+// is full), NotFound (no such file, or shorter than asked), Unavailable (all else the system says).
 class ExtentIo {
  public:
   virtual ~ExtentIo() = default;
 
-  // Makes the file of `extent`, exactly so long, and takes its room from the file system; idempotent. Afterwards a write
-  // needs no more room.
+  // Makes the file of `extent`, exactly so long, and takes its room from the file system;
+  // idempotent. Afterwards a write needs no more room.
   virtual absl::Status Prepare(uint32_t extent, uint64_t bytes) = 0;
   virtual absl::Status Write(uint32_t extent, uint64_t offset, ByteView bytes) = 0;
   virtual absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) = 0;
@@ -34,11 +33,13 @@ class ExtentIo {
   virtual absl::StatusOr<std::vector<uint32_t>> List() = 0;
 };
 
-// Files `NNNNNN.ext` in `directory`, which exists. With O_DIRECT where the file system allows it, so that block bytes go
-// from and to the slots without a copy in the page cache. Keeps each file that was used open.
+// Files `NNNNNN.ext` in `directory`, which exists. With O_DIRECT where the file system allows it,
+// so that block bytes go from and to the slots without a copy in the page cache. Keeps each file
+// that was used open.
 std::unique_ptr<ExtentIo> MakeFileExtentIo(std::string directory);
 
-// Space that the files of a directory really take, directories below included. 0 when it cannot be read.
+// Space that the files of a directory really take, directories below included. 0 when it cannot be
+// read.
 uint64_t AllocatedBytesUnder(const std::string& directory);
 
 }  // namespace ibid

@@ -1,9 +1,10 @@
 // Invariants, under mutex_:
 //   next_write_ <= next_acquire_ <= next_write_ + kFetchBlocksAhead
-//   the result of block i, once there and until it is written, stands in window_[i % kFetchBlocksAhead]
-//   at most one write is under way (is_writing_); Finish is called once, with no write under way, and nothing after it
-//   one thread at a time acts on the state (is_advancing_); others change the state and leave, so that a store which answers
-//   on the caller's stack costs no recursion
+//   the result of block i, once there and until it is written, stands in window_[i %
+//   kFetchBlocksAhead] at most one write is under way (is_writing_); Finish is called once, with no
+//   write under way, and nothing after it one thread at a time acts on the state (is_advancing_);
+//   others change the state and leave, so that a store which answers on the caller's stack costs no
+//   recursion
 #include "cache_server/fetch_stream.h"
 
 #include <array>
@@ -44,7 +45,8 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
   FetchPlan plan;
   // Nothing is read for a lease that does not hold any more.
   if (request.lease_id() != 0) {
-    IBID_RETURN_IF_ERROR(state.store->CheckLease(SessionId{request.session_id()}, LeaseId{request.lease_id()}));
+    IBID_RETURN_IF_ERROR(
+        state.store->CheckLease(SessionId{request.session_id()}, LeaseId{request.lease_id()}));
   }
   IBID_ASSIGN_OR_RETURN(plan.ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
   IBID_ASSIGN_OR_RETURN(plan.keys, DecodeKeys(request.keys()));
@@ -53,8 +55,9 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
   if (plan.layer_count == 0) return plan;
   IBID_ASSIGN_OR_RETURN(const KvLayout layout, state.layouts.Find(plan.ns));
   if (plan.first_layer >= layout.layers || plan.layer_count > layout.layers - plan.first_layer) {
-    return absl::InvalidArgumentError(absl::StrCat("Fetch: layers ", plan.first_layer, " + ", plan.layer_count,
-                                                   " are not in a layout of ", layout.layers, " layers"));
+    return absl::InvalidArgumentError(absl::StrCat("Fetch: layers ", plan.first_layer, " + ",
+                                                   plan.layer_count, " are not in a layout of ",
+                                                   layout.layers, " layers"));
   }
   plan.range_offset = layout.KOffset(plan.first_layer);
   plan.range_bytes = layout.LayerBytes() * plan.layer_count;
@@ -130,10 +133,11 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         case Action::kNothing:
           return;
         case Action::kAcquire:
-          state_->store->Acquire(plan_.ns, plan_.keys[step.index],
-                                 [self = shared_from_this(), index = step.index](absl::StatusOr<BlockRef> result) {
-                                   self->OnAcquired(index, std::move(result));
-                                 });
+          state_->store->Acquire(
+              plan_.ns, plan_.keys[step.index],
+              [self = shared_from_this(), index = step.index](absl::StatusOr<BlockRef> result) {
+                self->OnAcquired(index, std::move(result));
+              });
           break;
         case Action::kWrite:
           Write(step.index, *std::move(step.result));
@@ -159,7 +163,8 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     if (is_over) {
       if (is_writing_) return {};
       is_finished_ = true;
-      return {Action::kFinish, 0, std::nullopt, is_cancelled_ ? absl::CancelledError("Fetch: cancelled") : failure_};
+      return {Action::kFinish, 0, std::nullopt,
+              is_cancelled_ ? absl::CancelledError("Fetch: cancelled") : failure_};
     }
     Result& front = window_[next_write_ % kFetchBlocksAhead];
     if (!is_writing_ && front.has_value()) {
@@ -220,8 +225,9 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       header.layer_count = plan_.layer_count;
       header.range_checksum = Checksum(payload);
     }
-    return EncodeFrame(header, payload,
-                       std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)}));
+    return EncodeFrame(
+        header, payload,
+        std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)}));
   }
 
   void Fail(absl::Status status) {
@@ -243,7 +249,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   ServiceState* const state_;
   const Hold hold_;
   RpcRecord record_;
-  FetchPlan plan_;            // does not change after Start
+  FetchPlan plan_;             // does not change after Start
   grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
   grpc::StatusCode final_code_ = grpc::StatusCode::OK;
   std::shared_ptr<FetchStream> self_;  // while gRPC knows this reactor
@@ -261,7 +267,8 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetchStream(ServiceState* state, const grpc::ByteBuffer* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetchStream(ServiceState* state,
+                                                             const grpc::ByteBuffer* request) {
   const auto stream = std::make_shared<FetchStream>(state);
   stream->Start(*request);
   return stream.get();

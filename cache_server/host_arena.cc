@@ -21,7 +21,8 @@ constexpr size_t kPopulatePieceBytes = size_t{16} << 20;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes, uint64_t extent_bytes) {
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes,
+                                                             uint64_t extent_bytes) {
   auto memory = HostMemory::CreateShared("ibid-arena", bytes);
   if (!memory.ok()) return memory.status();
   return std::unique_ptr<HostArena>(new HostArena(*std::move(memory), extent_bytes));
@@ -38,14 +39,15 @@ HostArena::~HostArena() {
   populate_thread_.join();
 }
 
-// The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped here, ahead of the
-// requests. Neither call changes a byte, so slots may be written meanwhile.
+// The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped
+// here, ahead of the requests. Neither call changes a byte, so slots may be written meanwhile.
 void HostArena::Populate() {
-  for (size_t at = 0; at < memory_.size() && !is_stopping_.load(std::memory_order_relaxed); at += kPopulatePieceBytes) {
+  for (size_t at = 0; at < memory_.size() && !is_stopping_.load(std::memory_order_relaxed);
+       at += kPopulatePieceBytes) {
     const size_t bytes = std::min(kPopulatePieceBytes, memory_.size() - at);
     if (fallocate(memory_.fd(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0) {
-      IBID_LOG(warn, "host arena: {} of {} bytes are populated; the system refused more: {}", at, memory_.size(),
-               std::strerror(errno));
+      IBID_LOG(warn, "host arena: {} of {} bytes are populated; the system refused more: {}", at,
+               memory_.size(), std::strerror(errno));
       return;
     }
     // A kernel without it maps the pages at their first touch.
@@ -74,7 +76,8 @@ uint32_t HostArena::SlotPages(uint32_t page) const {
   return slots_.SlotPages(page);
 }
 
-std::optional<ExtentAllocator::Clearing> HostArena::BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
+std::optional<ExtentAllocator::Clearing> HostArena::BeginClear(uint32_t victim_pages,
+                                                               uint32_t wanted_pages,
                                                                std::span<const uint32_t> except) {
   MutexLock lock(mutex_);
   return slots_.BeginClear(victim_pages, wanted_pages, except);

@@ -1,8 +1,8 @@
 // The host tier's memory: one memfd, cut into extents and slots (extent_allocator.h).
 //
 // Thread safety: every method, from any thread. The bytes of a slot belong to whoever allocated it.
-// Ownership: owns the memory; views of it die with the arena. Pages are taken from the system in the background, so that
-// the server serves while a large arena is still being populated.
+// Ownership: owns the memory; views of it die with the arena. Pages are taken from the system in
+// the background, so that the server serves while a large arena is still being populated.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,8 @@ class HostArena {
   uint32_t Free(uint32_t page) IBID_EXCLUDES(mutex_);
   uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
   std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
-                                                      std::span<const uint32_t> except) IBID_EXCLUDES(mutex_);
+                                                      std::span<const uint32_t> except)
+      IBID_EXCLUDES(mutex_);
   void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
   ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
   uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
@@ -39,7 +40,9 @@ class HostArena {
     return memory_.view().subspan(size_t{page} * kPageBytes, bytes);
   }
   // Where `bytes` lie in the memfd. REQUIRES: they are in the arena.
-  uint64_t OffsetOf(ByteView bytes) const { return static_cast<uint64_t>(bytes.data() - memory_.begin()); }
+  uint64_t OffsetOf(ByteView bytes) const {
+    return static_cast<uint64_t>(bytes.data() - memory_.begin());
+  }
   int fd() const { return memory_.fd(); }
   bool is_populated() const { return is_populated_.load(std::memory_order_acquire); }
 

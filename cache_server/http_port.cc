@@ -31,10 +31,13 @@ void InitCivetWeb() {
 }
 
 void Send(mg_connection* connection, const HttpReply& reply) {
-  const char* reason = reply.code == 200 ? "OK" : reply.code == 404 ? "Not Found" : reply.code == 405 ? "Method Not Allowed"
-                                                                                                      : "Service Unavailable";
+  const char* reason = reply.code == 200   ? "OK"
+                       : reply.code == 404 ? "Not Found"
+                       : reply.code == 405 ? "Method Not Allowed"
+                                           : "Service Unavailable";
   mg_printf(connection,
-            "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: %zu\r\n"
+            "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; "
+            "charset=utf-8\r\nContent-Length: %zu\r\n"
             "Connection: close\r\n\r\n",
             reply.code, reason, reply.body.size());
   mg_write(connection, reply.body.data(), reply.body.size());
@@ -60,7 +63,7 @@ class CivetHttpPort final : public HttpPort {
 
   absl::Status Listen(const std::string& listen) {
     InitCivetWeb();
-    const char* options[] = {"listening_ports", listen.c_str(), "num_threads", kThreadsCount,
+    const char* options[] = {"listening_ports",    listen.c_str(),    "num_threads", kThreadsCount,
                              "request_timeout_ms", kRequestTimeoutMs, nullptr};
     mg_callbacks callbacks;
     std::memset(&callbacks, 0, sizeof callbacks);
@@ -85,7 +88,8 @@ class CivetHttpPort final : public HttpPort {
  private:
   static int Handle(mg_connection* connection, void* self) {
     const mg_request_info* request = mg_get_request_info(connection);
-    const HttpReply reply = static_cast<const CivetHttpPort*>(self)->Answer(request->request_method, request->local_uri);
+    const HttpReply reply = static_cast<const CivetHttpPort*>(self)->Answer(request->request_method,
+                                                                            request->local_uri);
     Send(connection, reply);
     return reply.code;
   }
@@ -98,7 +102,8 @@ class CivetHttpPort final : public HttpPort {
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port_));
     // A host that is no IPv4 address, or all of them, is reached by loopback or not at all.
-    if (inet_pton(AF_INET, host_.c_str(), &address.sin_addr) != 1 || address.sin_addr.s_addr == htonl(INADDR_ANY)) {
+    if (inet_pton(AF_INET, host_.c_str(), &address.sin_addr) != 1 ||
+        address.sin_addr.s_addr == htonl(INADDR_ANY)) {
       address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     }
     (void)connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
@@ -120,9 +125,11 @@ class CivetHttpPort final : public HttpPort {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& listen, Handlers handlers) {
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& listen,
+                                                          Handlers handlers) {
   // CivetWeb would read more into a list of ports: several of them, TLS, redirection.
-  if (listen.find_first_of(",srxo ") != std::string::npos || listen.find(':') == std::string::npos) {
+  if (listen.find_first_of(",srxo ") != std::string::npos ||
+      listen.find(':') == std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("HTTP: ", listen, " is not address:port"));
   }
   auto port = std::make_unique<CivetHttpPort>(std::move(handlers));

@@ -1,4 +1,5 @@
-// A small HTTP port for Prometheus and health probes, by CivetWeb. It answers GET of fixed paths with texts; nothing else.
+// A small HTTP port for Prometheus and health probes, by CivetWeb. It answers GET of fixed paths
+// with texts; nothing else.
 #pragma once
 
 #include <functional>
@@ -21,8 +22,10 @@ class HttpPort {
   // Called on threads of this port, also at the same time. Must not block.
   using Handlers = std::map<std::string, std::function<HttpReply()>>;  // by path, as "/metrics"
 
-  // `listen` is host:port; port 0 takes any free one. Errors: InvalidArgument (`listen`), Unavailable (it cannot be bound).
-  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const std::string& listen, Handlers handlers);
+  // `listen` is host:port; port 0 takes any free one. Errors: InvalidArgument (`listen`),
+  // Unavailable (it cannot be bound).
+  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const std::string& listen,
+                                                         Handlers handlers);
   virtual ~HttpPort() = default;
 
   virtual int port() const = 0;

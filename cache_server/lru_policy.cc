@@ -1,8 +1,11 @@
 // Invariants:
-// - A node in a list is in the tier. A node in the tier need not be in a list: it came in, or was taken.
-// - The candidates are ordered by last use. A node that left them was the coldest at that time, so every candidate was
+// - A node in a list is in the tier. A node in the tier need not be in a list: it came in, or was
+// taken.
+// - The candidates are ordered by last use. A node that left them was the coldest at that time, so
+// every candidate was
 //   used after it; it returns to the cold end, not further than kPutBackStepsMax from it.
-// - A node with children that was met at the cold end is in the inner list until its last child leaves.
+// - A node with children that was met at the cold end is in the inner list until its last child
+// leaves.
 // - children_count of a node is the number of nodes in the tier whose parent it is.
 //
 //        coldest                                   hottest
@@ -16,7 +19,8 @@
 namespace ibid {
 namespace {
 
-// Bounds the search for the exact place of a block that is put back; beyond it the order is approximate.
+// Bounds the search for the exact place of a block that is put back; beyond it the order is
+// approximate.
 constexpr int kPutBackStepsMax = 16;
 
 }  // namespace
@@ -72,7 +76,8 @@ void LruPolicy::OnRemove(EntryId b) {
   node.parent = kNoEntry;
   if (parent == kNoEntry) return;
   IBID_CHECK(nodes_[parent].children_count > 0);
-  if (--nodes_[parent].children_count == 0 && nodes_[parent].list == ListName::kInner) PutBack(parent);
+  if (--nodes_[parent].children_count == 0 && nodes_[parent].list == ListName::kInner)
+    PutBack(parent);
 }
 
 EntryId LruPolicy::TakeLeafFrom(ListName name) {

@@ -19,7 +19,9 @@ class LruPolicy final : public EvictionPolicy {
   EntryId TakeInner() override;
   void PutBackInner(EntryId b) override;
   bool contains(EntryId b) const override { return b < nodes_.size() && nodes_[b].is_in_tier; }
-  uint32_t children_count(EntryId b) const override { return b < nodes_.size() ? nodes_[b].children_count : 0; }
+  uint32_t children_count(EntryId b) const override {
+    return b < nodes_.size() ? nodes_[b].children_count : 0;
+  }
 
  private:
   enum class ListName : uint8_t { kNone, kCandidates, kDeferred, kInner };

@@ -1,6 +1,7 @@
 // ibid-server: a cache server as a process.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,12 +24,15 @@ namespace {
 
 constexpr char kProgram[] = "ibid-server";
 constexpr char kUsage[] =
-    "A distributed, tiered store for the attention KV cache of large language models: one cache server.\n"
-    "Example: ibid-server --listen=0.0.0.0:7070 --host_bytes_max=64GiB --disk_dir=/var/lib/ibid --disk_bytes_max=1TiB";
+    "A distributed, tiered store for the attention KV cache of large language models: one cache "
+    "server.\n"
+    "Example: ibid-server --listen=0.0.0.0:7070 --host_bytes_max=64GiB --disk_dir=/var/lib/ibid "
+    "--disk_bytes_max=1TiB";
 // What the stop may take beyond --shutdown_timeout before the process ends itself.
 constexpr int kShutdownExtraSeconds = 15;
 
-// Blocks the signals that end the process, in this thread and all that it starts; WaitForStop receives them.
+// Blocks the signals that end the process, in this thread and all that it starts; WaitForStop
+// receives them.
 sigset_t BlockStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -38,6 +42,23 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
+// Each extent of the disk tier keeps a file open: as many descriptors as the system lets this
+// process have. Errors: InvalidArgument when that is too few, before anything is opened.
+absl::Status RaiseOpenFilesLimit(const ibid::ServerOptions& options) {
+  constexpr uint64_t kOtherFiles = 512;  // connections, RocksDB, logs
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  if (options.disk_dir.empty()) return absl::OkStatus();
+  const uint64_t extents_count = options.disk_bytes_max.bytes / options.extent_bytes.bytes;
+  if (extents_count + kOtherFiles <= limit.rlim_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--disk_bytes_max in pieces of --extent_bytes is ", extents_count,
+                   " files, but this process may open only ", limit.rlim_max,
+                   " (ulimit -n): use a larger --extent_bytes, as 1GiB, or raise the limit"));
+}
+
 // Readers see the whole file or none.
 absl::Status WritePortFile(const std::string& path, const ibid::CacheServer& server) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
@@ -45,7 +66,9 @@ absl::Status WritePortFile(const std::string& path, const ibid::CacheServer& ser
     std::ofstream file(temporary, std::ios::trunc);
     file << "{\"port\":" << server.port() << ",\"http_port\":" << server.http_port() << "}\n";
     file.flush();
-    if (!file) return absl::UnavailableError(absl::StrCat("--port_file=", path, ": cannot write ", temporary));
+    if (!file)
+      return absl::UnavailableError(
+          absl::StrCat("--port_file=", path, ": cannot write ", temporary));
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
     std::remove(temporary.c_str());
@@ -70,6 +93,9 @@ int main(int argc, char** argv) {
   if (const absl::Status status = ibid::InitLog(kProgram, options.log_level); !status.ok()) {
     ibid::ExitWithUsageError(kProgram, status.message());
   }
+  if (const absl::Status status = RaiseOpenFilesLimit(options); !status.ok()) {
+    ibid::ExitWithUsageError(kProgram, status.message());
+  }
   ibid::TakeOverGrpcLog();
   ibid::KeepReceiveMemory();
   const sigset_t signals = BlockStopSignals();
@@ -84,8 +110,9 @@ int main(int argc, char** argv) {
       ibid::ExitWithUsageError(kProgram, status.message());
     }
   }
-  IBID_LOG(info, "serving on {}, HTTP port {}, {} of memory, disk {}", (*server)->address(), (*server)->http_port(),
-           AbslUnparseFlag(options.host_bytes_max), options.disk_dir.empty() ? "off" : options.disk_dir);
+  IBID_LOG(info, "serving on {}, HTTP port {}, {} of memory, disk {}", (*server)->address(),
+           (*server)->http_port(), AbslUnparseFlag(options.host_bytes_max),
+           options.disk_dir.empty() ? "off" : options.disk_dir);
 
   int received = 0;
   sigwait(&signals, &received);

@@ -27,11 +27,13 @@ absl::StatusOr<NamespacePtr> NamespaceTable::Open(const NamespaceId& id, const K
   const auto it = by_id_.find(id);
   if (it != by_id_.end()) {
     if (it->second->layout == layout) return it->second;
-    return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(id.digest), " is open with layout ",
-                                                      it->second->layout.ToString(), ", not ", layout.ToString()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("namespace ", DigestToShortHex(id.digest), " is open with layout ",
+                     it->second->layout.ToString(), ", not ", layout.ToString()));
   }
   if (by_id_.size() >= namespaces_max_) {
-    return absl::ResourceExhaustedError(absl::StrCat("namespaces_max ", namespaces_max_, " reached"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("namespaces_max ", namespaces_max_, " reached"));
   }
   return Add(id, next_number_, layout);
 }
@@ -54,7 +56,8 @@ NamespacePtr NamespaceTable::Find(uint32_t number) const {
   return it == by_number_.end() ? nullptr : it->second;
 }
 
-size_t NamespaceTable::CloseAllExcept(const absl::flat_hash_set<uint32_t>& numbers_used) {
+std::vector<NamespacePtr> NamespaceTable::CloseAllExcept(
+    const absl::flat_hash_set<uint32_t>& numbers_used) {
   MutexLock lock(mutex_);
   std::vector<NamespacePtr> closed;
   for (const auto& [number, info] : by_number_) {
@@ -65,7 +68,7 @@ size_t NamespaceTable::CloseAllExcept(const absl::flat_hash_set<uint32_t>& numbe
     by_id_.erase(info->id);
     by_number_.erase(info->number);
   }
-  return closed.size();
+  return closed;
 }
 
 std::vector<NamespacePtr> NamespaceTable::All() const {

@@ -1,6 +1,7 @@
 // The namespaces whose blocks the store may hold.
 //
-// Thread safety: every method, from any thread. Ownership: shared, because work in flight outlives a namespace.
+// Thread safety: every method, from any thread. Ownership: shared, because work in flight outlives
+// a namespace.
 #pragma once
 
 #include <atomic>
@@ -23,9 +24,9 @@ struct NamespaceInfo {
   uint32_t number = 0;  // names it in the index and on disk; never used again
   KvLayout layout;
   uint64_t payload_bytes = 0;
-  uint32_t slot_pages = 0;  // that a payload takes
-  std::atomic<bool> is_on_disk{false};   // the disk directory has its record
-  std::atomic<bool> is_closed{false};    // it was given up to make room for another
+  uint32_t slot_pages = 0;              // that a payload takes
+  std::atomic<bool> is_on_disk{false};  // the disk directory has its record
+  std::atomic<bool> is_closed{false};   // it was given up to make room for another
 };
 using NamespacePtr = std::shared_ptr<NamespaceInfo>;
 
@@ -33,8 +34,8 @@ class NamespaceTable {
  public:
   explicit NamespaceTable(uint32_t namespaces_max) : namespaces_max_(namespaces_max) {}
 
-  // The one of this id, made if need be. Errors: FailedPrecondition (known with another layout), ResourceExhausted
-  // (namespaces_max).
+  // The one of this id, made if need be. Errors: FailedPrecondition (known with another layout),
+  // ResourceExhausted (namespaces_max).
   absl::StatusOr<NamespacePtr> Open(const NamespaceId& id, const KvLayout& layout);
   // One that the disk directory told of. REQUIRES: neither id nor number is known.
   void Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout);
@@ -43,14 +44,15 @@ class NamespaceTable {
   NamespacePtr Find(const NamespaceId& id) const;
   NamespacePtr Find(uint32_t number) const;
 
-  // Gives up all namespaces but those in `numbers_used`. Returns how many.
-  size_t CloseAllExcept(const absl::flat_hash_set<uint32_t>& numbers_used);
+  // Gives up all namespaces but those in `numbers_used`, and returns them.
+  std::vector<NamespacePtr> CloseAllExcept(const absl::flat_hash_set<uint32_t>& numbers_used);
 
   std::vector<NamespacePtr> All() const;
   size_t count() const;
 
  private:
-  NamespacePtr Add(const NamespaceId& id, uint32_t number, const KvLayout& layout) IBID_REQUIRES(mutex_);
+  NamespacePtr Add(const NamespaceId& id, uint32_t number, const KvLayout& layout)
+      IBID_REQUIRES(mutex_);
 
   const uint32_t namespaces_max_;
   mutable Mutex mutex_;

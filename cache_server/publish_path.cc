@@ -1,5 +1,6 @@
-// Invariant: a filling entry belongs to exactly one session, whose id is in `checksum`; it has at most one writer. While
-// the writer's flag is set nothing but that writer takes the entry's host slot.
+// Invariant: a filling entry belongs to exactly one session, whose id is in `checksum`; it has at
+// most one writer. While the writer's flag is set nothing but that writer takes the entry's host
+// slot.
 #include "cache_server/publish_path.h"
 
 #include <utility>
@@ -11,10 +12,11 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
-constexpr int64_t seconds = 10;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 absl::Status UnknownNamespace(const NamespaceId& ns) {
-  return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
 }
 
 }  // namespace
@@ -40,7 +42,8 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   return states;
 }
 
-OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key, EntryId* used) {
+OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
+                                 EntryId* used) {
   if (recovery_.is_running()) recovery_.IndexOne(ns, key);
   IndexShard& shard = parts_.index.ShardOf(key);
   EntryId id;
@@ -68,7 +71,8 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
   return OfferState::kRejected;
 }
 
-absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const NamespaceInfo& ns, const ChainLink& link) {
+absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const NamespaceInfo& ns,
+                                                  const ChainLink& link) {
   EntryId parent = residency_.RefParent(ns, link.parent, link.position);
   absl::Status refusal;
   IndexShard& shard = parts_.index.ShardOf(link.key);
@@ -84,8 +88,8 @@ absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const Names
                (entry.is_filling() && entry.checksum != session.value)) {
       refusal = absl::AlreadyExistsError("pending");
     } else if (entry.Has(kPositionKnown) && entry.position != link.position) {
-      refusal = absl::InvalidArgumentError(
-          absl::StrCat("position ", link.position, " of a block whose position is ", entry.position));
+      refusal = absl::InvalidArgumentError(absl::StrCat(
+          "position ", link.position, " of a block whose position is ", entry.position));
     } else {
       if (entry.parent == kNoEntry) std::swap(entry.parent, parent);
       entry.Set(kFilling);
@@ -101,19 +105,22 @@ absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const Names
   return id;
 }
 
-absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link) {
+absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const NamespaceId& ns,
+                                                const ChainLink& link) {
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
   if (link.token_count == 0 || link.token_count > info->layout.block_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_count ", link.token_count, " is not in 1..", info->layout.block_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("token_count ", link.token_count,
+                                                   " is not in 1..", info->layout.block_tokens));
   }
-  if (link.parent == link.key) return absl::InvalidArgumentError("a block cannot be its own parent");
+  if (link.parent == link.key)
+    return absl::InvalidArgumentError("a block cannot be its own parent");
   IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
   if (recovery_.is_running()) recovery_.IndexOne(*info, link.key);
   IBID_ASSIGN_OR_RETURN(const EntryId id, BeginWriting(session, *info, link));
   WriterSlot slot{id, session, info, {}};
-  if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now()); !booked.ok()) {
+  if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now());
+      !booked.ok()) {
     Abort(slot);
     if (absl::IsResourceExhausted(booked)) parts_.counters.rejected_blocks.Add();
     return booked;
@@ -124,15 +131,17 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     MutexLock lock(shard.mutex);
     parent = shard.Get(id).parent;
   }
-  // Not a candidate before Commit, but a child of its parent from here on: the room must not be the parent's.
+  // Not a candidate before Commit, but a child of its parent from here on: the room must not be the
+  // parent's.
   parts_.book.Insert(TierName::kHost, id, parent);
   const auto page = residency_.AllocateHost(info->slot_pages, id, Residency::Room::kEvict);
   if (!page.has_value()) {
     parts_.book.Remove(TierName::kHost, id, parent);
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
-    return absl::ResourceExhaustedError(absl::StrCat("host_bytes_max ", parts_.options.host_bytes_max,
-                                                     " is all in use: leased, read, being filled or being written"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("host_bytes_max ", parts_.options.host_bytes_max,
+                     " is all in use: leased, read, being filled or being written"));
   }
   {
     MutexLock lock(shard.mutex);
@@ -147,7 +156,9 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
                          std::function<void(absl::Status)> done) {
   if (checksum != computed) {
     parts_.counters.corrupt_blocks.Add();
-    IBID_LOG_EVERY(seconds, warn, "publish: a block's checksum is {:x}, its publisher says {:x}", computed, checksum);
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn,
+                   "publish: a block's checksum is {:x}, its publisher says {:x}", computed,
+                   checksum);
     Abort(slot);
     return done(absl::DataLossError("the payload's checksum is not the publisher's"));
   }
@@ -162,8 +173,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
       entry.Clear(kFilling);
       entry.Clear(kHasWriter);
       entry.checksum = checksum;
-      if (has_disk) ++entry.refs;              // the disk writer's
-      if (has_disk && durable) ++entry.busy;   // its bytes must not leave before they are written
+      if (has_disk) ++entry.refs;             // the disk writer's
+      if (has_disk && durable) ++entry.busy;  // its bytes must not leave before they are written
       shard.settled.NotifyAll();
     }
   }
@@ -182,7 +193,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   done(durable ? absl::UnavailableError("durable: there is no disk tier") : absl::OkStatus());
 }
 
-void PublishPath::QueueWrite(const WriterSlot& slot, std::function<void(absl::Status)> durable_done) {
+void PublishPath::QueueWrite(const WriterSlot& slot,
+                             std::function<void(absl::Status)> durable_done) {
   const bool is_durable = static_cast<bool>(durable_done);
   if (is_durable || parts_.options.disk_write == DiskWriteMode::kThrough) {
     DiskWrite write{slot.id, slot.ns, /*evict_after=*/false, std::move(durable_done)};

@@ -27,18 +27,21 @@ class PublishPath {
 
   absl::StatusOr<std::vector<OfferState>> Offer(SessionId session, const NamespaceId& ns,
                                                 std::span<const BlockKey> keys);
-  absl::StatusOr<WriterSlot> Reserve(SessionId session, const NamespaceId& ns, const ChainLink& link);
+  absl::StatusOr<WriterSlot> Reserve(SessionId session, const NamespaceId& ns,
+                                     const ChainLink& link);
   void Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, bool durable,
               std::function<void(absl::Status)> done);
   void Abort(const WriterSlot& slot);
-  // The session's reservation of `id` is void: others may reserve the block. A writer that is still at it keeps its room
-  // until it is done.
+  // The session's reservation of `id` is void: others may reserve the block. A writer that is still
+  // at it keeps its room until it is done.
   void Revoke(SessionId session, EntryId id);
 
  private:
-  OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key, EntryId* used);
+  OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
+                      EntryId* used);
   // The entry, filling, with the writer's flag. Errors: AlreadyExists, InvalidArgument.
-  absl::StatusOr<EntryId> BeginWriting(SessionId session, const NamespaceInfo& ns, const ChainLink& link);
+  absl::StatusOr<EntryId> BeginWriting(SessionId session, const NamespaceInfo& ns,
+                                       const ChainLink& link);
   void Release(EntryId id);
   void QueueWrite(const WriterSlot& slot, std::function<void(absl::Status)> durable_done);
 

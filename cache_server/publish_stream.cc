@@ -1,10 +1,12 @@
-// A frame's way: OnReadDone -> check -> Reserve -> copy into the slot with the checksum -> Commit -> results_ -> StartWrite.
+// A frame's way: OnReadDone -> check -> Reserve -> copy into the slot with the checksum -> Commit
+// -> results_ -> StartWrite.
 //
 // Invariants, under mutex_:
-//   unanswered_ counts frames that were read and whose result is not yet written; at kPublishFramesUnanswered reading stops
-//   at most one read and one write are under way; Finish is called once, when reading has ended for good, every frame read
-//   is answered (or the call is cancelled) and no commit is under way
-//   one thread at a time acts on the state (is_advancing_), as in fetch_stream.cc
+//   unanswered_ counts frames that were read and whose result is not yet written; at
+//   kPublishFramesUnanswered reading stops at most one read and one write are under way; Finish is
+//   called once, when reading has ended for good, every frame read is answered (or the call is
+//   cancelled) and no commit is under way one thread at a time acts on the state (is_advancing_),
+//   as in fetch_stream.cc
 #include "cache_server/publish_stream.h"
 
 #include <deque>
@@ -35,7 +37,8 @@ Result ResultOf(uint32_t index, const absl::Status& status) {
     case absl::StatusCode::kOk:
       return {index, BlockOutcome::kOk};
     case absl::StatusCode::kAlreadyExists:
-      return {index, absl::StrContains(status.message(), "pending") ? BlockOutcome::kPending : BlockOutcome::kPresent};
+      return {index, absl::StrContains(status.message(), "pending") ? BlockOutcome::kPending
+                                                                    : BlockOutcome::kPresent};
     case absl::StatusCode::kDataLoss:
       return {index, BlockOutcome::kCorrupt, std::string(status.message())};
     case absl::StatusCode::kInvalidArgument:
@@ -155,12 +158,15 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     const bool is_answered = results_.empty() || is_cancelled_;
     if (reads_no_more && !is_reading_frame() && !is_writing_ && committing_ == 0 && is_answered) {
       is_finished_ = true;
-      return {Action::kFinish, {}, is_cancelled_ ? absl::CancelledError("Publish: cancelled") : failure_};
+      return {Action::kFinish,
+              {},
+              is_cancelled_ ? absl::CancelledError("Publish: cancelled") : failure_};
     }
     return {};
   }
 
-  // A read that is under way ends by itself once Finish is called, unless OnReadDone is at work on its frame.
+  // A read that is under way ends by itself once Finish is called, unless OnReadDone is at work on
+  // its frame.
   bool is_reading_frame() const IBID_REQUIRES(mutex_) { return is_taking_frame_; }
 
   // Stores the frame that was read.
@@ -197,7 +203,8 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
 
   void StoreFrame(const ReceivedFrame& frame) {
     const FrameHeader& header = frame.header();
-    if (absl::Status status = CheckFrame(frame); !status.ok()) return Answer(ResultOf(header.index, status));
+    if (absl::Status status = CheckFrame(frame); !status.ok())
+      return Answer(ResultOf(header.index, status));
     absl::StatusOr<Reservation> reservation = state_->store->Reserve(
         session_, ns_, ChainLink{header.key, header.parent, header.token_count, header.position});
     if (!reservation.ok()) return AnswerOrFail(header.index, reservation.status());
@@ -221,10 +228,12 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     if (header.key == BlockKey{} || header.parent == BlockKey{}) {
       return absl::InvalidArgumentError("the frame lacks its key or its parent");
     }
-    if (header.layer_count != 0) return absl::InvalidArgumentError("a published block has all of its layers");
+    if (header.layer_count != 0)
+      return absl::InvalidArgumentError("a published block has all of its layers");
     if (frame.payload_bytes() != payload_bytes_) {
       return absl::InvalidArgumentError(absl::StrCat("the payload has ", frame.payload_bytes(),
-                                                     " bytes; a block of this namespace has ", payload_bytes_));
+                                                     " bytes; a block of this namespace has ",
+                                                     payload_bytes_));
     }
     return absl::OkStatus();
   }
@@ -294,7 +303,8 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
 
 }  // namespace
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublishStream(ServiceState* state) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublishStream(
+    ServiceState* state) {
   const auto stream = std::make_shared<PublishStream>(state);
   stream->Start();
   return stream.get();

@@ -8,9 +8,11 @@
 
 namespace ibid {
 
-// Takes v1.BlockFrames and answers each with one v1.PublishResult, in order of completion. A block that is wrong or unwanted
-// is an outcome; what breaks the protocol, or an unknown session or namespace, ends the stream once the frames before it are
-// answered. `state` must outlive the call. The reactor owns itself.
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublishStream(ServiceState* state);
+// Takes v1.BlockFrames and answers each with one v1.PublishResult, in order of completion. A block
+// that is wrong or unwanted is an outcome; what breaks the protocol, or an unknown session or
+// namespace, ends the stream once the frames before it are answered. `state` must outlive the call.
+// The reactor owns itself.
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublishStream(
+    ServiceState* state);
 
 }  // namespace ibid

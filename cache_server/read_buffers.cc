@@ -26,7 +26,8 @@ absl::StatusOr<ReadBuffers::Buffer> ReadBuffers::Take(uint64_t bytes) {
         kept_.pop_back();
       }
       if (bytes_ + bytes > bytes_max_) {
-        return absl::ResourceExhaustedError(absl::StrCat("read_buffer_bytes_max ", bytes_max_, " reached"));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("read_buffer_bytes_max ", bytes_max_, " reached"));
       }
       bytes_ += bytes;
     }

@@ -1,8 +1,8 @@
-// Page-aligned buffers for blocks that are read from disk and find no room in the host tier. Freed ones are kept for the
-// next read, because the first touch of new memory costs more than the read.
+// Page-aligned buffers for blocks that are read from disk and find no room in the host tier. Freed
+// ones are kept for the next read, because the first touch of new memory costs more than the read.
 //
-// Thread safety: every method, from any thread. A buffer goes back when its last owner drops it, which must be before the
-// pool dies. Limit: read_buffer_bytes_max, of buffers in use and kept.
+// Thread safety: every method, from any thread. A buffer goes back when its last owner drops it,
+// which must be before the pool dies. Limit: read_buffer_bytes_max, of buffers in use and kept.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class ReadBuffers {
 
   explicit ReadBuffers(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // At least `bytes` long. Errors: ResourceExhausted (read_buffer_bytes_max; or the system has no memory).
+  // At least `bytes` long. Errors: ResourceExhausted (read_buffer_bytes_max; or the system has no
+  // memory).
   absl::StatusOr<Buffer> Take(uint64_t bytes);
 
  private:

@@ -1,7 +1,9 @@
 // Invariants:
-// - Who waits for a disk read has one reference on the entry, so that its id keeps its meaning; the read itself is busy.
+// - Who waits for a disk read has one reference on the entry, so that its id keeps its meaning; the
+// read itself is busy.
 // - waiters_[id] is not empty <=> a read of it is queued or running and will take them.
-// - Every Acquire that got past the namespace is answered once and counted once: as a hit of a tier or as a miss.
+// - Every Acquire that got past the namespace is answered once and counted once: as a hit of a tier
+// or as a miss.
 #include "cache_server/read_path.h"
 
 #include <utility>
@@ -13,13 +15,14 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
-constexpr int64_t seconds = 10;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 constexpr absl::string_view kHostTier = "host";
 constexpr absl::string_view kDiskTier = "disk";
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
-  return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
 }
 
 // A hold on an entry, which keeps the host slot.
@@ -63,7 +66,8 @@ ReadPath::ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery)
   }
 }
 
-absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId& ns, std::span<const BlockKey> chain,
+absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId& ns,
+                                            std::span<const BlockKey> chain,
                                             const MatchOptions& options) {
   if (chain.size() > parts_.options.chain_keys_max) {
     return absl::ResourceExhaustedError(
@@ -71,8 +75,10 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   }
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
-  if (options.lease) IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
-  if (options.wait_pending > absl::ZeroDuration()) WaitForPending(*info, chain, options.wait_pending);
+  if (options.lease)
+    IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  if (options.wait_pending > absl::ZeroDuration())
+    WaitForPending(*info, chain, options.wait_pending);
   if (!options.lease) return Scan(*info, chain, nullptr);
   HeldBlocks blocks;
   blocks.payload_bytes = info->payload_bytes;
@@ -88,7 +94,8 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   return result;
 }
 
-ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold) {
+ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
+                               bool adds_hold) {
   IndexShard& shard = parts_.index.ShardOf(key);
   MutexLock lock(shard.mutex);
   Found found;
@@ -102,14 +109,17 @@ ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, boo
   return found;
 }
 
-ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
-                                        bool adds_hold) {
+ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key,
+                                        bool is_disk_readable, bool adds_hold) {
   const Found found = Look(ns, key, is_disk_readable, adds_hold);
-  if (found.is_resident || found.is_pending || !recovery_.is_running() || !recovery_.IndexOne(ns, key)) return found;
+  if (found.is_resident || found.is_pending || !recovery_.is_running() ||
+      !recovery_.IndexOne(ns, key))
+    return found;
   return Look(ns, key, is_disk_readable, adds_hold);
 }
 
-MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held) {
+MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                           std::vector<EntryId>* held) {
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
   MatchResult result;
   for (const BlockKey& key : chain) {
@@ -128,7 +138,8 @@ MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> ch
 }
 
 // Goes along the chain from one pending block to the next and waits at each: O(chain) in all.
-void ReadPath::WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain, absl::Duration timeout) {
+void ReadPath::WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                              absl::Duration timeout) {
   // People wait by the real clock, whatever clock the store has.
   const absl::Time until = absl::Now() + timeout;
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
@@ -206,7 +217,8 @@ void ReadPath::QueueRead(const Read& read, Done done) {
     Answer(read, absl::UnavailableError(parts_.disk->state()), nullptr);
   } else if (!executor_->TrySubmit([this, read] { ReadFromDisk(read); })) {
     Answer(read,
-           absl::ResourceExhaustedError(absl::StrCat("acquire_queue_max ", parts_.options.acquire_queue_max, " reached")),
+           absl::ResourceExhaustedError(
+               absl::StrCat("acquire_queue_max ", parts_.options.acquire_queue_max, " reached")),
            nullptr);
   }
 }
@@ -226,8 +238,8 @@ void ReadPath::ReadFromDisk(const Read& read) {
       checksum = entry.checksum;
       token_count = entry.token_count;
       can_promote = entry.host_page == kNoPage && !entry.Has(kLeavingHost);
-      // The second read shows that the block is warm: then a colder one makes room. The first takes only what is free,
-      // so that a scan of the disk does not wash out the host tier.
+      // The second read shows that the block is warm: then a colder one makes room. The first takes
+      // only what is free, so that a scan of the disk does not wash out the host tier.
       if (entry.Has(kReadFromDisk)) room = Residency::Room::kEvictClean;
       entry.Set(kReadFromDisk);
       ++entry.busy;
@@ -240,7 +252,8 @@ void ReadPath::ReadFromDisk(const Read& read) {
   absl::Status status = ChooseTarget(read, can_promote, room, &target);
   if (status.ok()) status = Fill(read, disk_page, target);
   // A read that failed is not repeated: the entry goes.
-  const bool is_unreadable = absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsUnavailable(status);
+  const bool is_unreadable =
+      absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsUnavailable(status);
   bool is_promoted = false;
   if (target.host_page != kNoPage) {
     if (status.ok()) is_promoted = Promote(read, target);
@@ -250,7 +263,8 @@ void ReadPath::ReadFromDisk(const Read& read) {
   if (is_unreadable) DropUnreadable(read);
   if (status.ok()) {
     parts_.book.Use({&read.id, 1});
-    Answer(read, status, &target);  // counts the holds of the readers before the entry may be evicted
+    Answer(read, status,
+           &target);  // counts the holds of the readers before the entry may be evicted
     residency_.EndBusy(read.id);
   } else {
     residency_.EndBusy(read.id);
@@ -258,7 +272,8 @@ void ReadPath::ReadFromDisk(const Read& read) {
   }
 }
 
-absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residency::Room room, Target* target) {
+absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residency::Room room,
+                                    Target* target) {
   const uint64_t slot_bytes = uint64_t{read.ns->slot_pages} * kPageBytes;
   std::optional<uint32_t> page;
   if (can_promote) page = residency_.AllocateHost(read.ns->slot_pages, read.id, room);
@@ -277,9 +292,11 @@ absl::Status ReadPath::Fill(const Read& read, uint32_t disk_page, const Target& 
   IBID_RETURN_IF_ERROR(parts_.disk->ReadSlot(disk_page, target.slot));
   parts_.counters.ObserveDiskRead(absl::Now() - began);
   parts_.counters.disk_read_bytes.Add(target.slot.size());
-  if (Checksum(target.slot.first(read.ns->payload_bytes)) == target.checksum) return absl::OkStatus();
+  if (Checksum(target.slot.first(read.ns->payload_bytes)) == target.checksum)
+    return absl::OkStatus();
   parts_.counters.corrupt_blocks.Add();
-  IBID_LOG_EVERY(seconds, warn, "disk tier: block {} does not match its checksum; it is dropped",
+  IBID_LOG_EVERY(kLogPeriodSeconds, warn,
+                 "disk tier: block {} does not match its checksum; it is dropped",
                  DigestToShortHex(read.key.digest));
   return absl::DataLossError("a block on disk does not match its checksum; the copy was dropped");
 }
@@ -349,7 +366,8 @@ void ReadPath::Answer(const Read& read, const absl::Status& status, const Target
         pin = std::make_unique<BufferPin>(target->buffer);
       }
       parts_.counters.tier(TierName::kDisk).hits.Add();
-      done(BlockRef(std::move(pin), target->slot.first(payload_bytes), target->checksum, target->token_count, kDiskTier));
+      done(BlockRef(std::move(pin), target->slot.first(payload_bytes), target->checksum,
+                    target->token_count, kDiskTier));
     }
     residency_.DropRef(read.id);
   }

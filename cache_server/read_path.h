@@ -21,8 +21,8 @@ class ReadPath {
 
   ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery);
 
-  absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns, std::span<const BlockKey> chain,
-                                    const MatchOptions& options);
+  absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
+                                    std::span<const BlockKey> chain, const MatchOptions& options);
   void Acquire(const NamespaceId& ns, const BlockKey& key, Done done);
 
  private:
@@ -44,16 +44,20 @@ class ReadPath {
   // With `adds_hold` a resident block is held once more.
   Found Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
   // While recovery runs, a block that is not found is looked for in the disk directory.
-  Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
+  Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
+                      bool adds_hold);
   // Without `held` nothing changes; with it, every matched block is held once more and listed.
-  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain, std::vector<EntryId>* held);
-  void WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain, absl::Duration timeout);
+  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                   std::vector<EntryId>* held);
+  void WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                      absl::Duration timeout);
   void WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until);
 
   void QueueRead(const Read& read, Done done);
   void ReadFromDisk(const Read& read);
   // Where the bytes go: a host slot when there is room, or will be by eviction; else a buffer.
-  absl::Status ChooseTarget(const Read& read, bool can_promote, Residency::Room room, Target* target);
+  absl::Status ChooseTarget(const Read& read, bool can_promote, Residency::Room room,
+                            Target* target);
   absl::Status Fill(const Read& read, uint32_t disk_page, const Target& target);
   // The bytes of `target` become the host copy. False when the block left meanwhile.
   bool Promote(const Read& read, const Target& target);

@@ -1,5 +1,6 @@
-// Why a record cannot come back after its block was dropped: the disk writer, the only one that deletes records and
-// frees slots, is paused until the scan is over; a block dropped meanwhile is in `forgotten_`, which the scan asks.
+// Why a record cannot come back after its block was dropped: the disk writer, the only one that
+// deletes records and frees slots, is paused until the scan is over; a block dropped meanwhile is
+// in `forgotten_`, which the scan asks.
 #include "cache_server/recovery.h"
 
 #include <pthread.h>
@@ -12,8 +13,8 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. The name is what IBID_LOG_EVERY takes.
-constexpr int64_t seconds = 10;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 constexpr absl::Duration kRescanBackoff = absl::Seconds(1);
 
 }  // namespace
@@ -25,13 +26,15 @@ Recovery::~Recovery() {
 }
 
 absl::Status Recovery::Start() {
-  IBID_ASSIGN_OR_RETURN(const std::vector<DiskNamespace> stored, parts_.disk->directory().Namespaces());
+  IBID_ASSIGN_OR_RETURN(const std::vector<DiskNamespace> stored,
+                        parts_.disk->directory().Namespaces());
   for (const DiskNamespace& ns : stored) {
     const auto layout = KvLayout::Parse(ns.layout);
     if (layout.ok() && parts_.namespaces.Find(ns.id) == nullptr) {
       parts_.namespaces.Restore(ns.id, ns.number, *layout);
     } else {
-      IBID_LOG(error, "disk tier: namespace {} has a bad record; its blocks are dropped", ns.number);
+      IBID_LOG(error, "disk tier: namespace {} has a bad record; its blocks are dropped",
+               ns.number);
     }
   }
   is_running_.store(true, std::memory_order_release);
@@ -42,17 +45,20 @@ absl::Status Recovery::Start() {
 }
 
 void Recovery::Run() {
-  // Without a complete scan free room is unknown: it is repeated until it succeeds. Records that are indexed already
-  // are passed over.
+  // Without a complete scan free room is unknown: it is repeated until it succeeds. Records that
+  // are indexed already are passed over.
   while (true) {
     const absl::Status status = ScanAll();
     if (status.ok() || is_stopping_.load()) break;
-    IBID_LOG_EVERY(seconds, error, "disk tier: {}; blocks are not written until the scan succeeds", status.message());
+    IBID_LOG_EVERY(kLogPeriodSeconds, error,
+                   "disk tier: {}; blocks are not written until the scan succeeds",
+                   status.message());
     MutexLock lock(mutex_);
     stopping_.WaitFor(mutex_, kRescanBackoff);
   }
   if (is_stopping_.load()) return;
-  IBID_LOG(info, "disk tier: {} blocks recovered, {} void records", indexed_count_.load(), void_count_.load());
+  IBID_LOG(info, "disk tier: {} blocks recovered, {} void records", indexed_count_.load(),
+           void_count_.load());
   is_running_.store(false, std::memory_order_release);
   parts_.disk_queue.Pause(false);
   MutexLock lock(mutex_);

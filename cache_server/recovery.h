@@ -1,5 +1,6 @@
-// Brings the disk directory's records into the index: all of them, in the background, and before that any one that is
-// asked for. While it runs nothing is written to disk, because free room is not known yet.
+// Brings the disk directory's records into the index: all of them, in the background, and before
+// that any one that is asked for. While it runs nothing is written to disk, because free room is
+// not known yet.
 //
 // Thread safety: every method, from any thread.
 #pragma once
@@ -17,12 +18,13 @@ class Recovery {
   Recovery(StoreParts& parts, Residency& residency) : parts_(parts), residency_(residency) {}
   ~Recovery();
 
-  // Restores the namespaces (at once) and starts the scan. REQUIRES: called once; there is a disk tier.
+  // Restores the namespaces (at once) and starts the scan. REQUIRES: called once; there is a disk
+  // tier.
   absl::Status Start();
   bool is_running() const { return is_running_.load(std::memory_order_acquire); }
 
-  // While running: looks the block up in the directory and indexes it if it is there. One point read of the directory.
-  // True when the block may be in the index now.
+  // While running: looks the block up in the directory and indexes it if it is there. One point
+  // read of the directory. True when the block may be in the index now.
   bool IndexOne(const NamespaceInfo& ns, const BlockKey& key);
 
   // While running: records of these blocks are void, because the blocks were dropped.

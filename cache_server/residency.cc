@@ -1,9 +1,13 @@
 // Invariants:
-// - host_page of an entry is set <=> the slot is allocated to it and the host policy knows it (Insert before the page is
+// - host_page of an entry is set <=> the slot is allocated to it and the host policy knows it
+// (Insert before the page is
 //   set, Remove after it is cleared). The same for disk_page.
-// - Copies are taken out of an entry only while holds == 0, busy == 0 and no writer is there. From then until the
-//   policies have forgotten it the entry is busy and kLeavingHost: nobody brings a new copy in before the old one is gone.
-// - A victim that turns out to be in use carries kParkedHost or kParkedDisk; whoever ends that use puts it back.
+// - Copies are taken out of an entry only while holds == 0, busy == 0 and no writer is there. From
+// then until the
+//   policies have forgotten it the entry is busy and kLeavingHost: nobody brings a new copy in
+//   before the old one is gone.
+// - A victim that turns out to be in use carries kParkedHost or kParkedDisk; whoever ends that use
+// puts it back.
 #include "cache_server/residency.h"
 
 #include <algorithm>
@@ -48,7 +52,8 @@ Aftermath Residency::Settle(IndexShard& shard, EntryId id) {
     after.put_back_disk = entry.Has(kParkedDisk);
     entry.Clear(kParkedHost);
     entry.Clear(kParkedDisk);
-    const bool has_copies = entry.host_page != kNoPage || entry.disk_page != kNoPage || entry.is_filling();
+    const bool has_copies =
+        entry.host_page != kNoPage || entry.disk_page != kNoPage || entry.is_filling();
     if (entry.Has(kDoomed) && !entry.Has(kHasWriter) && has_copies) TakeCopies(entry, &after);
   }
   after.parent_to_drop = shard.FreeIfUnused(id);
@@ -93,7 +98,8 @@ void Residency::Finish(const Aftermath& after) {
   if (after.parent_to_drop != kNoEntry) DropRef(after.parent_to_drop);
 }
 
-// A chain of entries that only their children kept is freed from its end to its start: a loop, not a recursion.
+// A chain of entries that only their children kept is freed from its end to its start: a loop, not
+// a recursion.
 void Residency::DropRef(EntryId id) {
   while (id != kNoEntry) {
     IndexShard& shard = parts_.index.ShardOf(id);
@@ -173,7 +179,8 @@ std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId own
   const uint32_t tries_max = 2 * parts_.arena->slots_per_extent_max() + 64;
   for (uint32_t i = 0; i < tries_max; ++i) {
     const std::optional<uint32_t> freed_pages = EvictOneFromHost(room == Room::kEvictClean);
-    if (freed_pages.has_value() && *freed_pages != slot_pages) ClearHostExtent(*freed_pages, slot_pages);
+    if (freed_pages.has_value() && *freed_pages != slot_pages)
+      ClearHostExtent(*freed_pages, slot_pages);
     page = parts_.arena->Allocate(slot_pages, owner);
     if (page.has_value() || !freed_pages.has_value()) return page;
   }
@@ -231,7 +238,9 @@ void Residency::EvictDemoted(EntryId id) {
     }
   }
   if (after.took_host) {
-    parts_.counters.tier(TierName::kHost).evictions[static_cast<int>(EvictionReason::kDemoted)].Add();
+    parts_.counters.tier(TierName::kHost)
+        .evictions[static_cast<int>(EvictionReason::kDemoted)]
+        .Add();
   }
   Finish(after);
 }
@@ -255,8 +264,8 @@ void Residency::DemoteAhead() {
   }
 }
 
-// Evicts a victim that is on disk, else queues it to be written first; `bytes` is what becomes free by it. False when
-// the queue is full.
+// Evicts a victim that is on disk, else queues it to be written first; `bytes` is what becomes free
+// by it. False when the queue is full.
 bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
   uint32_t ns_number = 0;
   bool is_clean = false;
@@ -280,8 +289,9 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
     EvictDemoted(id);
   } else {
     demoting_bytes_ += *bytes;
-    is_accepted = ns != nullptr &&
-                  parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr}, /*is_urgent=*/false);
+    is_accepted =
+        ns != nullptr &&
+        parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr}, /*is_urgent=*/false);
     if (is_accepted) return true;  // the reference is the writer's
     demoting_bytes_ -= *bytes;
     parts_.book.PutBack(TierName::kHost, id);
@@ -290,8 +300,8 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
   return is_accepted;
 }
 
-// Moves the blocks of the sparsest extent of one slot size into free slots of that size, so that the extent can be cut
-// anew. Nothing leaves the tier by it, so prefixes keep no holes.
+// Moves the blocks of the sparsest extent of one slot size into free slots of that size, so that
+// the extent can be cut anew. Nothing leaves the tier by it, so prefixes keep no holes.
 void Residency::ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages) {
   if (is_clearing_.exchange(true)) return;
   std::vector<uint32_t> tried;
@@ -323,7 +333,8 @@ bool Residency::MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages) {
   bool is_moved = false;
   if (to.has_value()) {
     const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
-    std::memcpy(parts_.arena->View(*to, bytes).data(), parts_.arena->View(from, bytes).data(), bytes);
+    std::memcpy(parts_.arena->View(*to, bytes).data(), parts_.arena->View(from, bytes).data(),
+                bytes);
   }
   Aftermath after;
   {

@@ -1,8 +1,9 @@
-// Brings copies of blocks into the host tier and out of both tiers, and keeps the index, the eviction policies and the
-// books of room in step while it does.
+// Brings copies of blocks into the host tier and out of both tiers, and keeps the index, the
+// eviction policies and the books of room in step while it does.
 //
 // How a change is made, so that no two locks are held and no bytes move under one:
-//   lock the entry's shard -> decide, change the entry, note what follows (Aftermath) -> unlock -> Finish(aftermath)
+//   lock the entry's shard -> decide, change the entry, note what follows (Aftermath) -> unlock ->
+//   Finish(aftermath)
 // What Finish has in hand is already out of reach of everybody else.
 //
 // Thread safety: every method, from any thread.
@@ -23,9 +24,9 @@ struct Aftermath {
   uint32_t ns = 0;
   BlockKey key;
   EntryId parent = kNoEntry;
-  uint32_t host_page = kNoPage;     // to be freed
-  uint32_t disk_page = kNoPage;     // to be freed, its record deleted
-  uint32_t record_page = kNoPage;   // its record is to be deleted; the slot is still read
+  uint32_t host_page = kNoPage;    // to be freed
+  uint32_t disk_page = kNoPage;    // to be freed, its record deleted
+  uint32_t record_page = kNoPage;  // its record is to be deleted; the slot is still read
   bool was_host_resident = false;
   bool put_back_host = false;
   bool put_back_disk = false;
@@ -41,8 +42,8 @@ class Residency {
 
   // After `holds` or `busy` fell, or the writer left. REQUIRES: the shard is that of `id`.
   Aftermath Settle(IndexShard& shard, EntryId id) IBID_REQUIRES(shard.mutex);
-  // The block leaves all tiers: at once when nothing uses it, else it becomes invisible at once and leaves in the last
-  // Settle. REQUIRES: the entry is mapped.
+  // The block leaves all tiers: at once when nothing uses it, else it becomes invisible at once and
+  // leaves in the last Settle. REQUIRES: the entry is mapped.
   Aftermath Remove(IndexShard& shard, EntryId id) IBID_REQUIRES(shard.mutex);
   void Finish(const Aftermath& aftermath);
 
@@ -56,17 +57,18 @@ class Residency {
     if (entry.holds++ == 0) parts_.counters.pinned_bytes += static_cast<int64_t>(payload_bytes);
   }
 
-  // The entry id of `parent`, one reference counted, made absent if need be; kNoEntry for the parent of block 0, or when the
-  // positions do not follow each other.
+  // The entry id of `parent`, one reference counted, made absent if need be; kNoEntry for the
+  // parent of block 0, or when the positions do not follow each other.
   EntryId RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position);
 
-  // A slot of the host tier for `owner`, by evicting if `room` allows. Nothing when everything is in use.
+  // A slot of the host tier for `owner`, by evicting if `room` allows. Nothing when everything is
+  // in use.
   std::optional<uint32_t> AllocateHost(uint32_t slot_pages, EntryId owner, Room room);
-  // Keeps some of the host tier free by writing the coldest blocks to disk and evicting them (DiskWriteMode::kOnDemotion).
-  // Does nothing when enough is free or on its way.
+  // Keeps some of the host tier free by writing the coldest blocks to disk and evicting them
+  // (DiskWriteMode::kOnDemotion). Does nothing when enough is free or on its way.
   void DemoteAhead();
-  // The write of a demotion of `bytes` is over: drops the host copy if the block is on disk and not in use; else it is a
-  // candidate again.
+  // The write of a demotion of `bytes` is over: drops the host copy if the block is on disk and not
+  // in use; else it is a candidate again.
   void EndDemotion(EntryId id, uint64_t bytes);
 
  private:

@@ -3,11 +3,13 @@
 namespace ibid {
 namespace {
 
-constexpr const char* kMethodNames[] = {"OpenNamespace", "Session", "Match", "Offer", "Publish", "Fetch", "Drop", "GetStats"};
+constexpr const char* kMethodNames[] = {"OpenNamespace", "Session", "Match", "Offer",
+                                        "Publish",       "Fetch",   "Drop",  "GetStats"};
 constexpr const char* kCodeNames[] = {
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"};
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 }  // namespace
 
@@ -17,15 +19,17 @@ RpcMetrics::RpcMetrics(MetricsRegistry* registry) : is_counting_(registry != nul
     const std::string method = kMethodNames[m];
     MethodMetrics& metrics = methods_[m];
     for (size_t c = 0; c < kCodesCount; ++c) {
-      metrics.calls[c] = &MakeCounter(*registry, "ibid_cache_service_calls_total", "Calls that have ended",
-                                      {{"method", method}, {"code", kCodeNames[c]}});
+      metrics.calls[c] =
+          &MakeCounter(*registry, "ibid_cache_service_calls_total", "Calls that have ended",
+                       {{"method", method}, {"code", kCodeNames[c]}});
     }
-    metrics.latency_seconds = &MakeLatencyHistogram(*registry, "ibid_cache_service_latency_seconds",
-                                                    "From a call's arrival to its end", {{"method", method}});
+    metrics.latency_seconds =
+        &MakeLatencyHistogram(*registry, "ibid_cache_service_latency_seconds",
+                              "From a call's arrival to its end", {{"method", method}});
     metrics.received_bytes = &MakeCounter(*registry, "ibid_cache_service_received_bytes_total",
                                           "Bytes of messages received", {{"method", method}});
-    metrics.sent_bytes = &MakeCounter(*registry, "ibid_cache_service_sent_bytes_total", "Bytes of messages sent",
-                                      {{"method", method}});
+    metrics.sent_bytes = &MakeCounter(*registry, "ibid_cache_service_sent_bytes_total",
+                                      "Bytes of messages sent", {{"method", method}});
   }
 }
 

@@ -12,10 +12,19 @@
 
 namespace ibid {
 
-enum class RpcMethod : uint8_t { kOpenNamespace, kSession, kMatch, kOffer, kPublish, kFetch, kDrop, kGetStats };
+enum class RpcMethod : uint8_t {
+  kOpenNamespace,
+  kSession,
+  kMatch,
+  kOffer,
+  kPublish,
+  kFetch,
+  kDrop,
+  kGetStats
+};
 
-// Families: ibid_cache_service_calls_total{method,code}, _latency_seconds{method}, _received_bytes_total{method},
-// _sent_bytes_total{method}. Thread-safe.
+// Families: ibid_cache_service_calls_total{method,code}, _latency_seconds{method},
+// _received_bytes_total{method}, _sent_bytes_total{method}. Thread-safe.
 class RpcMetrics {
  public:
   // `registry` null: nothing is counted.
@@ -43,11 +52,14 @@ class RpcMetrics {
 // One call, from its arrival. Not thread-safe, but the two counters of bytes are.
 class RpcRecord {
  public:
-  RpcRecord(RpcMetrics* metrics, RpcMethod method) : metrics_(metrics), method_(method), began_(SteadyClock().Now()) {}
+  RpcRecord(RpcMetrics* metrics, RpcMethod method)
+      : metrics_(metrics), method_(method), began_(SteadyClock().Now()) {}
 
   void OnReceived(uint64_t bytes) { metrics_->OnReceived(method_, bytes); }
   void OnSent(uint64_t bytes) { metrics_->OnSent(method_, bytes); }
-  void OnDone(grpc::StatusCode code) { metrics_->OnDone(method_, code, SteadyClock().Now() - began_); }
+  void OnDone(grpc::StatusCode code) {
+    metrics_->OnDone(method_, code, SteadyClock().Now() - began_);
+  }
 
  private:
   RpcMetrics* metrics_;

@@ -1,33 +1,45 @@
-// The flags of ibid-server. Of the program only: a library that defines flags could not be linked beside another.
+// The flags of ibid-server. Of the program only: a library that defines flags could not be linked
+// beside another.
 #include "cache_server/server_flags.h"
 
 #include "absl/flags/flag.h"
 
-ABSL_FLAG(std::string, listen, ibid::ServerOptions().listen, "Address of the gRPC port; port 0 takes any free one.");
-ABSL_FLAG(std::string, http_listen, ibid::ServerOptions().http_listen,
-          "Address of the HTTP port with /metrics and /healthz; port 0 takes any free one; empty: none.");
+ABSL_FLAG(std::string, listen, ibid::ServerOptions().listen,
+          "Address of the gRPC port; port 0 takes any free one.");
+ABSL_FLAG(
+    std::string, http_listen, ibid::ServerOptions().http_listen,
+    "Address of the HTTP port with /metrics and /healthz; port 0 takes any free one; empty: none.");
 ABSL_FLAG(ibid::ByteCount, host_bytes_max, ibid::ServerOptions().host_bytes_max,
           "Memory for blocks, reserved at start, as 4GiB.");
-ABSL_FLAG(std::string, disk_dir, ibid::ServerOptions().disk_dir, "Directory of the disk tier; empty: no disk tier.");
+ABSL_FLAG(std::string, disk_dir, ibid::ServerOptions().disk_dir,
+          "Directory of the disk tier; empty: no disk tier.");
 ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
           "Budget of the disk tier, as 100GiB; real allocation counts.");
 ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
           "When blocks go to disk: through (in the background after each publish) or on_demotion.");
-ABSL_FLAG(ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
-          "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");
-ABSL_FLAG(absl::Duration, lease_ttl, ibid::ServerOptions().lease_ttl, "How long a lease lasts without renewal, as 30s.");
+ABSL_FLAG(
+    ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
+    "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");
+ABSL_FLAG(absl::Duration, lease_ttl, ibid::ServerOptions().lease_ttl,
+          "How long a lease lasts without renewal, as 30s.");
 ABSL_FLAG(absl::Duration, session_ttl, ibid::ServerOptions().session_ttl,
           "How long a session lasts without a message from its client, as 15s.");
 ABSL_FLAG(absl::Duration, reservation_ttl, ibid::ServerOptions().reservation_ttl,
           "How long room for a block is kept for a client that never fills it, as 30s.");
-ABSL_FLAG(uint32_t, io_threads, ibid::ServerOptions().io_threads, "Threads that read and write the disk tier.");
-ABSL_FLAG(std::string, tls_cert, "", "PEM file with the server's certificate; with --tls_key it turns TLS on.");
+ABSL_FLAG(uint32_t, io_threads, ibid::ServerOptions().io_threads,
+          "Threads that read and write the disk tier.");
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file with the server's certificate; with --tls_key it turns TLS on.");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert.");
-ABSL_FLAG(std::string, tls_ca, "", "PEM file with the authority that client certificates must come from; empty: none needed.");
+ABSL_FLAG(
+    std::string, tls_ca, "",
+    "PEM file with the authority that client certificates must come from; empty: none needed.");
 ABSL_FLAG(absl::Duration, shutdown_timeout, ibid::ServerOptions().shutdown_timeout,
           "The longest that SIGTERM waits for calls that run and for writes to disk, as 10s.");
-ABSL_FLAG(std::string, log_level, ibid::ServerOptions().log_level, "debug, info, warn, error or off.");
-ABSL_FLAG(std::string, port_file, "", "File that gets the chosen ports as JSON once the server serves.");
+ABSL_FLAG(std::string, log_level, ibid::ServerOptions().log_level,
+          "debug, info, warn, error or off.");
+ABSL_FLAG(std::string, port_file, "",
+          "File that gets the chosen ports as JSON once the server serves.");
 
 namespace ibid {
 

@@ -31,7 +31,8 @@ bool AbslParseFlag(absl::string_view text, ByteCount* value, std::string* error)
   }
   uint64_t number = 0;
   if (digits.empty() || digits.find_first_not_of("0123456789") != absl::string_view::npos ||
-      !absl::SimpleAtoi(digits, &number) || number > (std::numeric_limits<uint64_t>::max() >> shift)) {
+      !absl::SimpleAtoi(digits, &number) ||
+      number > (std::numeric_limits<uint64_t>::max() >> shift)) {
     *error = "use a number of bytes as 4096, 64MiB or 4GiB";
     return false;
   }
@@ -42,7 +43,8 @@ bool AbslParseFlag(absl::string_view text, ByteCount* value, std::string* error)
 std::string AbslUnparseFlag(ByteCount value) {
   for (auto it = kByteSuffixes.rbegin(); it != kByteSuffixes.rend(); ++it) {
     const uint64_t unit = uint64_t{1} << it->second;
-    if (value.bytes >= unit && value.bytes % unit == 0) return absl::StrCat(value.bytes / unit, it->first);
+    if (value.bytes >= unit && value.bytes % unit == 0)
+      return absl::StrCat(value.bytes / unit, it->first);
   }
   return absl::StrCat(value.bytes);
 }
@@ -56,8 +58,8 @@ absl::Status Wrong(absl::string_view flag, absl::string_view value, absl::string
 absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
-  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port > 65'535) {
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65'535) {
     return Wrong(flag, address, "use host:port, as 127.0.0.1:7070");
   }
   return absl::OkStatus();
@@ -78,10 +80,12 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("extent_bytes", extent, "use a multiple of 4KiB, as 64MiB");
   }
   if (host_bytes_max.bytes < extent_bytes.bytes) {
-    return Wrong("host_bytes_max", AbslUnparseFlag(host_bytes_max), absl::StrCat("use at least --extent_bytes=", extent));
+    return Wrong("host_bytes_max", AbslUnparseFlag(host_bytes_max),
+                 absl::StrCat("use at least --extent_bytes=", extent));
   }
   if (!disk_dir.empty() && disk_bytes_max.bytes < extent_bytes.bytes) {
-    return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max), absl::StrCat("use at least --extent_bytes=", extent));
+    return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max),
+                 absl::StrCat("use at least --extent_bytes=", extent));
   }
   if (disk_write != "through" && disk_write != "on_demotion") {
     return Wrong("disk_write", disk_write, "use through or on_demotion");
@@ -96,7 +100,8 @@ absl::Status ServerOptions::Validate() const {
   if (tls_cert.empty() != tls_key.empty()) {
     return absl::InvalidArgumentError("--tls_cert and --tls_key: give both or none");
   }
-  if (!tls_ca.empty() && tls_cert.empty()) return Wrong("tls_ca", tls_ca, "give --tls_cert and --tls_key too");
+  if (!tls_ca.empty() && tls_cert.empty())
+    return Wrong("tls_ca", tls_ca, "give --tls_cert and --tls_key too");
   for (const absl::string_view known : {"debug", "info", "warn", "error", "off"}) {
     if (log_level == known) return absl::OkStatus();
   }
@@ -108,7 +113,8 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.host_bytes_max = host_bytes_max.bytes;
   options.disk_directory = disk_dir;
   options.disk_bytes_max = disk_bytes_max.bytes;
-  options.disk_write = disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
+  options.disk_write =
+      disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
   options.extent_bytes = extent_bytes.bytes;
   options.lease_ttl = lease_ttl;
   options.session_ttl = session_ttl;

@@ -23,9 +23,9 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7070";
   std::string http_listen = "127.0.0.1:7071";  // empty: no HTTP port
   ByteCount host_bytes_max{uint64_t{1} << 30};
-  std::string disk_dir;                         // empty: no disk tier
+  std::string disk_dir;  // empty: no disk tier
   ByteCount disk_bytes_max{uint64_t{16} << 30};
-  std::string disk_write = "through";           // or on_demotion
+  std::string disk_write = "through";  // or on_demotion
   ByteCount extent_bytes{uint64_t{64} << 20};
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);
@@ -36,7 +36,7 @@ struct ServerOptions {
   std::string tls_ca;
   absl::Duration shutdown_timeout = absl::Seconds(10);  // from the signal to the end of the process
   std::string log_level = "info";
-  std::string port_file;                        // gets {"port":N,"http_port":N} once both are bound
+  std::string port_file;  // gets {"port":N,"http_port":N} once both are bound
 
   // Errors: InvalidArgument that names the flag and says what to do.
   absl::Status Validate() const;

@@ -14,7 +14,8 @@
 
 namespace ibid {
 
-// Counts everything that still refers to the store: streams, and blocks that gRPC has not finished sending. Thread-safe.
+// Counts everything that still refers to the store: streams, and blocks that gRPC has not finished
+// sending. Thread-safe.
 class HoldCount {
  public:
   // False when holds are left after `timeout`.
@@ -55,7 +56,8 @@ class Hold {
   const std::shared_ptr<HoldCount> count_;
 };
 
-// The layouts that the handshakes of this run agreed on. Their number is bounded by the store's namespaces_max. Thread-safe.
+// The layouts that the handshakes of this run agreed on. Their number is bounded by the store's
+// namespaces_max. Thread-safe.
 class OpenLayouts {
  public:
   void Add(const NamespaceId& ns, const KvLayout& layout) {
@@ -67,7 +69,8 @@ class OpenLayouts {
     MutexLock lock(mutex_);
     const auto it = layouts_.find(ns);
     if (it == layouts_.end()) {
-      return absl::FailedPreconditionError("the namespace is not open on this server; call OpenNamespace first");
+      return absl::FailedPreconditionError(
+          "the namespace is not open on this server; call OpenNamespace first");
     }
     return it->second;
   }

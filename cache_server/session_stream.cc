@@ -1,5 +1,6 @@
-// Invariants, under mutex_: at most one write is under way, and answers that would pile up behind it become one; Finish is
-// called once, with no write under way; one thread at a time acts on the state (is_advancing_), as in fetch_stream.cc.
+// Invariants, under mutex_: at most one write is under way, and answers that would pile up behind
+// it become one; Finish is called once, with no write under way; one thread at a time acts on the
+// state (is_advancing_), as in fetch_stream.cc.
 #include "cache_server/session_stream.h"
 
 #include <utility>
@@ -11,10 +12,14 @@
 
 namespace ibid {
 
-class SessionStream final : public SessionReactor, public std::enable_shared_from_this<SessionStream> {
+class SessionStream final : public SessionReactor,
+                            public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(ServiceState* state, SessionStreams* streams)
-      : state_(state), streams_(streams), hold_(state->holds), record_(&state->metrics, RpcMethod::kSession) {}
+      : state_(state),
+        streams_(streams),
+        hold_(state->holds),
+        record_(&state->metrics, RpcMethod::kSession) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -61,7 +66,8 @@ class SessionStream final : public SessionReactor, public std::enable_shared_fro
   void OnCancel() override { End(absl::CancelledError("Session: the client is gone")); }
 
   void OnDone() override {
-    const std::shared_ptr<SessionStream> self = std::move(self_);  // the last reference but that of streams_
+    const std::shared_ptr<SessionStream> self =
+        std::move(self_);  // the last reference but that of streams_
     SessionId session;
     {
       MutexLock lock(mutex_);
@@ -144,8 +150,9 @@ class SessionStream final : public SessionReactor, public std::enable_shared_fro
     }
     if (session.value == 0) return OpenSession();
     if (static_cast<size_t>(incoming_.release_lease_ids_size()) > kReleaseLeasesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("Session: ", incoming_.release_lease_ids_size(),
-                                                     " leases in one message, over kReleaseLeasesMax=", kReleaseLeasesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("Session: ", incoming_.release_lease_ids_size(),
+                       " leases in one message, over kReleaseLeasesMax=", kReleaseLeasesMax));
     }
     std::vector<LeaseId> releases;
     for (const uint64_t id : incoming_.release_lease_ids()) releases.push_back(LeaseId{id});

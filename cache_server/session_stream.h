@@ -20,12 +20,14 @@ class SessionStream;
 // All Session calls that run. Thread-safe.
 class SessionStreams {
  public:
-  // Serves one call: its first message opens a session of the store, each further one keeps it alive, and the call's end, for
-  // whatever reason, ends the session. A session from which nothing was heard is expired by the store (session_ttl), and a
-  // connection that is dead by gRPC's keepalive. `state` must outlive the call. The reactor owns itself.
+  // Serves one call: its first message opens a session of the store, each further one keeps it
+  // alive, and the call's end, for whatever reason, ends the session. A session from which nothing
+  // was heard is expired by the store (session_ttl), and a connection that is dead by gRPC's
+  // keepalive. `state` must outlive the call. The reactor owns itself.
   SessionReactor* Start(ServiceState* state);
 
-  // Ends all calls with `why` and refuses new ones with it: without this a server could not stop before its clients do.
+  // Ends all calls with `why` and refuses new ones with it: without this a server could not stop
+  // before its clients do.
   void EndAll(const absl::Status& why);
 
  private:

@@ -1,6 +1,8 @@
 // Invariants:
-// - Every reservation in `reservations` has an item of the same time in `reservations_by_age`, which is ordered by time.
-// - A lease leaves the table exactly once: released, expired, or with its session. So its holds are given back once.
+// - Every reservation in `reservations` has an item of the same time in `reservations_by_age`,
+// which is ordered by time.
+// - A lease leaves the table exactly once: released, expired, or with its session. So its holds are
+// given back once.
 #include "cache_server/session_table.h"
 
 #include <algorithm>
@@ -13,7 +15,8 @@ namespace ibid {
 namespace {
 
 absl::Status UnknownSession() {
-  return absl::FailedPreconditionError("unknown session: it ended, expired or belongs to an earlier incarnation");
+  return absl::FailedPreconditionError(
+      "unknown session: it ended, expired or belongs to an earlier incarnation");
 }
 
 }  // namespace
@@ -72,13 +75,15 @@ LetGo SessionTable::End(SessionId session) {
   return EndLocked(session);
 }
 
-absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, HeldBlocks* blocks, absl::Time now) {
+absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, HeldBlocks* blocks,
+                                               absl::Time now) {
   const LeaseId id{RandomId()};
   MutexLock lock(mutex_);
   Session* const found = Find(session);
   if (found == nullptr) return UnknownSession();
   if (found->leases.size() >= leases_max_) {
-    return absl::ResourceExhaustedError(absl::StrCat("leases_per_session_max ", leases_max_, " reached"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("leases_per_session_max ", leases_max_, " reached"));
   }
   found->heard_at = std::max(found->heard_at, now);
   found->leases[id.value] = Lease{std::move(*blocks), now};

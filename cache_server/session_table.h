@@ -1,7 +1,8 @@
-// Sessions and what each holds: leases on blocks, reservations of blocks. It only keeps the books: whoever takes
-// something out of it lets go of the blocks.
+// Sessions and what each holds: leases on blocks, reservations of blocks. It only keeps the books:
+// whoever takes something out of it lets go of the blocks.
 //
-// Thread safety: every method, from any thread. Work is O(what the one session holds); expiry goes session by session.
+// Thread safety: every method, from any thread. Work is O(what the one session holds); expiry goes
+// session by session.
 #pragma once
 
 #include <atomic>
@@ -40,31 +41,35 @@ class SessionTable {
 
   // Errors: ResourceExhausted (sessions_max).
   absl::StatusOr<SessionId> Open(absl::string_view client_name, absl::Time now);
-  // The session's client was heard of; with `renew_leases` its leases last lease_ttl from now. Errors: FailedPrecondition
-  // (unknown session).
+  // The session's client was heard of; with `renew_leases` its leases last lease_ttl from now.
+  // Errors: FailedPrecondition (unknown session).
   absl::Status Touch(SessionId session, absl::Time now, bool renew_leases);
   // Ends the session. Nothing when it is unknown.
   LetGo End(SessionId session);
 
-  // Errors: FailedPrecondition (unknown session), ResourceExhausted (leases_per_session_max); `blocks` is then unchanged.
+  // Errors: FailedPrecondition (unknown session), ResourceExhausted (leases_per_session_max);
+  // `blocks` is then unchanged.
   absl::StatusOr<LeaseId> AddLease(SessionId session, HeldBlocks* blocks, absl::Time now);
   // Nothing when the lease is unknown, or was taken before.
   std::optional<HeldBlocks> TakeLease(SessionId session, LeaseId lease);
   absl::Status CheckLease(SessionId session, LeaseId lease, absl::Time now) const;
 
-  // Books the reservation of `block`, or gives it a new term. Errors: FailedPrecondition (unknown session),
-  // ResourceExhausted (reservations_per_session_max).
+  // Books the reservation of `block`, or gives it a new term. Errors: FailedPrecondition (unknown
+  // session), ResourceExhausted (reservations_per_session_max).
   absl::Status AddReservation(SessionId session, EntryId block, absl::Time now);
   void RemoveReservation(SessionId session, EntryId block);
 
   // All sessions there are, to be expired one by one.
   std::vector<SessionId> ids() const;
-  // What of this session is over at `now`: some leases and reservations, or everything when the session itself is.
+  // What of this session is over at `now`: some leases and reservations, or everything when the
+  // session itself is.
   LetGo Expire(SessionId session, absl::Time now);
 
   uint64_t sessions_count() const { return sessions_count_.load(std::memory_order_relaxed); }
   uint64_t leases_count() const { return leases_count_.load(std::memory_order_relaxed); }
-  uint64_t reservations_count() const { return reservations_count_.load(std::memory_order_relaxed); }
+  uint64_t reservations_count() const {
+    return reservations_count_.load(std::memory_order_relaxed);
+  }
 
  private:
   struct Lease {
@@ -76,8 +81,8 @@ class SessionTable {
     absl::Time heard_at;
     absl::Time renewed_at = absl::InfinitePast();
     absl::flat_hash_map<uint64_t, Lease> leases;
-    absl::flat_hash_map<EntryId, absl::Time> reservations;              // when each was last booked
-    std::deque<std::pair<absl::Time, EntryId>> reservations_by_age;     // may name some that are gone
+    absl::flat_hash_map<EntryId, absl::Time> reservations;           // when each was last booked
+    std::deque<std::pair<absl::Time, EntryId>> reservations_by_age;  // may name some that are gone
   };
 
   bool IsOver(const Session& session, const Lease& lease, absl::Time now) const {

@@ -8,7 +8,8 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
   static constexpr const char* kTiers[] = {"host", "disk"};
   static constexpr const char* kReasons[] = {"room", "demoted", "lost"};
   for (int tier = 0; tier < 2; ++tier) {
-    tiers_[tier].hits.Export(&MakeCounter(r, "ibid_store_hits_total", "Acquired blocks, by the tier they came from",
+    tiers_[tier].hits.Export(&MakeCounter(r, "ibid_store_hits_total",
+                                          "Acquired blocks, by the tier they came from",
                                           {{"tier", kTiers[tier]}}));
     for (int reason = 0; reason < 3; ++reason) {
       tiers_[tier].evictions[reason].Export(
@@ -16,17 +17,27 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
                        {{"tier", kTiers[tier]}, {"reason", kReasons[reason]}}));
     }
   }
-  missed_blocks.Export(&MakeCounter(r, "ibid_store_misses_total", "Acquired blocks that were not there or not readable"));
+  missed_blocks.Export(&MakeCounter(r, "ibid_store_misses_total",
+                                    "Acquired blocks that were not there or not readable"));
   published_blocks.Export(&MakeCounter(r, "ibid_store_published_blocks_total", "Blocks committed"));
-  rejected_blocks.Export(&MakeCounter(r, "ibid_store_rejected_blocks_total", "Blocks refused for want of room or by a limit"));
-  corrupt_blocks.Export(&MakeCounter(r, "ibid_store_corrupt_blocks_total", "Checksum mismatches, at commit or after a disk read"));
-  promoted_blocks.Export(&MakeCounter(r, "ibid_store_promoted_blocks_total", "Blocks copied from disk to host"));
-  moved_blocks.Export(&MakeCounter(r, "ibid_store_moved_blocks_total", "Blocks moved to empty an extent"));
-  skipped_writes.Export(&MakeCounter(r, "ibid_store_skipped_disk_writes_total", "Blocks that were not written through"));
-  disk_write_bytes.Export(&MakeCounter(r, "ibid_store_disk_write_bytes_total", "Block bytes written to disk"));
-  disk_read_bytes.Export(&MakeCounter(r, "ibid_store_disk_read_bytes_total", "Block bytes read from disk"));
-  disk_read_seconds_ = &MakeLatencyHistogram(r, "ibid_store_disk_read_seconds", "Time to read a block from disk");
-  disk_write_seconds_ = &MakeLatencyHistogram(r, "ibid_store_disk_write_seconds", "Time to write a block to disk");
+  rejected_blocks.Export(&MakeCounter(r, "ibid_store_rejected_blocks_total",
+                                      "Blocks refused for want of room or by a limit"));
+  corrupt_blocks.Export(&MakeCounter(r, "ibid_store_corrupt_blocks_total",
+                                     "Checksum mismatches, at commit or after a disk read"));
+  promoted_blocks.Export(
+      &MakeCounter(r, "ibid_store_promoted_blocks_total", "Blocks copied from disk to host"));
+  moved_blocks.Export(
+      &MakeCounter(r, "ibid_store_moved_blocks_total", "Blocks moved to empty an extent"));
+  skipped_writes.Export(&MakeCounter(r, "ibid_store_skipped_disk_writes_total",
+                                     "Blocks that were not written through"));
+  disk_write_bytes.Export(
+      &MakeCounter(r, "ibid_store_disk_write_bytes_total", "Block bytes written to disk"));
+  disk_read_bytes.Export(
+      &MakeCounter(r, "ibid_store_disk_read_bytes_total", "Block bytes read from disk"));
+  disk_read_seconds_ =
+      &MakeLatencyHistogram(r, "ibid_store_disk_read_seconds", "Time to read a block from disk");
+  disk_write_seconds_ =
+      &MakeLatencyHistogram(r, "ibid_store_disk_write_seconds", "Time to write a block to disk");
   const auto gauge = [&r](const char* name, const char* help, const MetricLabels& labels = {}) {
     return &MakeGauge(r, name, help, labels);
   };
@@ -52,8 +63,9 @@ void StoreCounters::ObserveDiskWrite(absl::Duration took) {
 }
 
 void StoreCounters::SetGauges(const StoreGauges& now) {
-  const double values[] = {now.host_used_bytes, now.disk_used_bytes, now.disk_allocated_bytes, now.host_blocks,
-                           now.disk_blocks, now.pinned_bytes, now.sessions, now.leases, now.reservations,
+  const double values[] = {now.host_used_bytes,  now.disk_used_bytes, now.disk_allocated_bytes,
+                           now.host_blocks,      now.disk_blocks,     now.pinned_bytes,
+                           now.sessions,         now.leases,          now.reservations,
                            now.disk_queue_depth, now.is_disk_ok};
   for (size_t i = 0; i < gauges_.size(); ++i) {
     if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);

@@ -29,7 +29,11 @@ class Tally {
   prometheus::Counter* exported_ = nullptr;
 };
 
-enum class EvictionReason { kRoom, kDemoted, kLost };  // has another copy; written first; the last copy
+enum class EvictionReason {
+  kRoom,
+  kDemoted,
+  kLost
+};  // has another copy; written first; the last copy
 
 struct TierCounters {
   Tally hits;
@@ -42,8 +46,8 @@ struct TierCounters {
 };
 
 struct StoreGauges {
-  double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks, pinned_bytes, sessions, leases,
-      reservations, disk_queue_depth, is_disk_ok;
+  double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks,
+      pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok;
 };
 
 class StoreCounters {
@@ -52,7 +56,8 @@ class StoreCounters {
 
   TierCounters& tier(TierName name) { return tiers_[static_cast<int>(name)]; }
   const TierCounters& tier(TierName name) const { return tiers_[static_cast<int>(name)]; }
-  // hits of all tiers + misses: every answered Acquire is one of them, so the sum is exact at any time.
+  // hits of all tiers + misses: every answered Acquire is one of them, so the sum is exact at any
+  // time.
   uint64_t requested_blocks() const {
     return tiers_[0].hits.value() + tiers_[1].hits.value() + missed_blocks.value();
   }
@@ -65,8 +70,8 @@ class StoreCounters {
   Tally rejected_blocks;
   Tally corrupt_blocks;
   Tally promoted_blocks;
-  Tally moved_blocks;       // to empty an extent for another slot size
-  Tally skipped_writes;     // write-throughs that the full queue, or a broken disk, left out
+  Tally moved_blocks;    // to empty an extent for another slot size
+  Tally skipped_writes;  // write-throughs that the full queue, or a broken disk, left out
   Tally disk_write_bytes;
   Tally disk_read_bytes;
   std::atomic<int64_t> pinned_bytes{0};

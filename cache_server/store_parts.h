@@ -1,4 +1,5 @@
-// What the paths of one store share. Declared in the order of construction; the disk tier may be absent.
+// What the paths of one store share. Declared in the order of construction; the disk tier may be
+// absent.
 #pragma once
 
 #include <memory>
@@ -19,8 +20,8 @@
 namespace ibid {
 
 struct StoreParts {
-  StoreParts(BlockStoreOptions store_options, const Clock* store_clock, std::unique_ptr<HostArena> host,
-             std::unique_ptr<DiskTier> disk_tier)
+  StoreParts(BlockStoreOptions store_options, const Clock* store_clock,
+             std::unique_ptr<HostArena> host, std::unique_ptr<DiskTier> disk_tier)
       : options(std::move(store_options)),
         clock(store_clock),
         arena(std::move(host)),

@@ -25,7 +25,8 @@ bool CircuitBreaker::OnFailure(absl::Time now) {
   return opened;
 }
 
-absl::Duration BackoffDelay(uint32_t attempt, absl::Duration min, absl::Duration max, double random) {
+absl::Duration BackoffDelay(uint32_t attempt, absl::Duration min, absl::Duration max,
+                            double random) {
   const absl::Duration doubled = min * std::ldexp(1.0, static_cast<int>(std::min(attempt, 30u)));
   return std::min(doubled, max) * (0.5 + random / 2);
 }

@@ -29,8 +29,8 @@ absl::Status ValidateAddress(absl::string_view address) {
   const size_t colon = address.rfind(':');
   int port = 0;
   const bool is_good = colon != absl::string_view::npos && colon > 0 &&
-                       absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port < 65'536 &&
-                       address.find_first_of(" \t/,") == absl::string_view::npos;
+                       absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 &&
+                       port < 65'536 && address.find_first_of(" \t/,") == absl::string_view::npos;
   if (is_good) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("servers: \"", address, "\" is not host:port"));
 }
@@ -43,25 +43,33 @@ absl::Status Validate(const ClientOptions& options) {
     if (!seen.insert(server).second)
       return absl::InvalidArgumentError(absl::StrCat("servers: ", server, " is given twice"));
   }
-  if (seen.size() >= Placement::kUnplaced) return absl::InvalidArgumentError("servers: more than 65,534");
+  if (seen.size() >= Placement::kUnplaced)
+    return absl::InvalidArgumentError("servers: more than 65,534");
   const std::pair<const char*, absl::Duration> durations[] = {
-      {"connect_timeout", options.connect_timeout}, {"match_timeout", options.match_timeout},
-      {"fetch_timeout", options.fetch_timeout},     {"publish_timeout", options.publish_timeout},
-      {"admin_timeout", options.admin_timeout},     {"reconnect_backoff_min", options.reconnect_backoff_min},
+      {"connect_timeout", options.connect_timeout},
+      {"match_timeout", options.match_timeout},
+      {"fetch_timeout", options.fetch_timeout},
+      {"publish_timeout", options.publish_timeout},
+      {"admin_timeout", options.admin_timeout},
+      {"reconnect_backoff_min", options.reconnect_backoff_min},
       {"breaker_open", options.breaker_open},
   };
   for (const auto& [name, duration] : durations) {
     if (duration <= absl::ZeroDuration() || duration > absl::Hours(1)) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": ", absl::FormatDuration(duration), " is not in (0, 1h]"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": ", absl::FormatDuration(duration), " is not in (0, 1h]"));
     }
   }
   if (options.reconnect_backoff_max < options.reconnect_backoff_min) {
     return absl::InvalidArgumentError("reconnect_backoff_max: less than reconnect_backoff_min");
   }
-  if (options.breaker_failures_count == 0) return absl::InvalidArgumentError("breaker_failures_count: is 0");
-  if (options.placement_group_blocks == 0) return absl::InvalidArgumentError("placement_group_blocks: is 0");
+  if (options.breaker_failures_count == 0)
+    return absl::InvalidArgumentError("breaker_failures_count: is 0");
+  if (options.placement_group_blocks == 0)
+    return absl::InvalidArgumentError("placement_group_blocks: is 0");
   if (options.match_keys_max == 0 || options.match_keys_max > kRequestKeysMax) {
-    return absl::InvalidArgumentError(absl::StrCat("match_keys_max: not in [1, ", kRequestKeysMax, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("match_keys_max: not in [1, ", kRequestKeysMax, "]"));
   }
   return absl::OkStatus();
 }
@@ -73,8 +81,9 @@ ServerStats ToServerStats(const std::string& address, const CacheStats& from) {
   to.version = from.version;
   to.uptime_seconds = from.uptime_seconds;
   for (const CacheStats::Tier& tier : from.tiers) {
-    to.tiers.push_back({tier.tier, tier.state, tier.bytes_max, tier.used_bytes, tier.allocated_bytes,
-                        tier.largest_free_bytes, tier.blocks, tier.hits, tier.evictions});
+    to.tiers.push_back({tier.tier, tier.state, tier.bytes_max, tier.used_bytes,
+                        tier.allocated_bytes, tier.largest_free_bytes, tier.blocks, tier.hits,
+                        tier.evictions});
   }
   to.sessions = from.sessions;
   to.leases = from.leases;
@@ -128,8 +137,10 @@ absl::StatusOr<NamespaceHandle> ClientImpl::OpenNamespace(const NamespaceSpec& s
   std::vector<absl::Status> statuses(links_.size());
   std::vector<std::function<void()>> calls;
   for (size_t i = 0; i < links_.size(); ++i) {
-    calls.push_back(
-        [&, i] { statuses[i] = links_[i]->OpenNamespace(handle.index, spec, handle.layout.PayloadBytes(), deadline); });
+    calls.push_back([&, i] {
+      statuses[i] =
+          links_[i]->OpenNamespace(handle.index, spec, handle.layout.PayloadBytes(), deadline);
+    });
   }
   FanOut(executor_, calls);
   for (const absl::Status& status : statuses) IBID_RETURN_IF_ERROR(status);
@@ -137,7 +148,8 @@ absl::StatusOr<NamespaceHandle> ClientImpl::OpenNamespace(const NamespaceSpec& s
 }
 
 absl::StatusOr<uint64_t> ClientImpl::Drop(const NamespaceId* ns, std::span<const BlockKey> keys) {
-  if (ns == nullptr && !keys.empty()) return absl::InvalidArgumentError("drop: keys without a namespace");
+  if (ns == nullptr && !keys.empty())
+    return absl::InvalidArgumentError("drop: keys without a namespace");
   const absl::Time deadline = clock_.Now() + options_.admin_timeout;
   std::vector<absl::Status> statuses(links_.size());
   std::vector<uint64_t> dropped(links_.size());
@@ -146,13 +158,15 @@ absl::StatusOr<uint64_t> ClientImpl::Drop(const NamespaceId* ns, std::span<const
     calls.push_back([&, i] {
       // At least one call: no keys means all of them.
       for (size_t begin = 0; begin == 0 || begin < keys.size(); begin += options_.match_keys_max) {
-        const auto piece = keys.subspan(begin, std::min<size_t>(options_.match_keys_max, keys.size() - begin));
-        statuses[i].Update(links_[i]->CallServer(CallKind::kDrop, deadline, [&](const LinkCall& call) -> absl::Status {
-          const absl::StatusOr<DropReply> reply = call.channel->Drop(ns, piece, call.timeout);
-          IBID_RETURN_IF_ERROR(reply.status());
-          dropped[i] += reply->blocks;
-          return links_[i]->CheckIncarnation(call, reply->incarnation);
-        }));
+        const auto piece =
+            keys.subspan(begin, std::min<size_t>(options_.match_keys_max, keys.size() - begin));
+        statuses[i].Update(links_[i]->CallServer(
+            CallKind::kDrop, deadline, [&](const LinkCall& call) -> absl::Status {
+              const absl::StatusOr<DropReply> reply = call.channel->Drop(ns, piece, call.timeout);
+              IBID_RETURN_IF_ERROR(reply.status());
+              dropped[i] += reply->blocks;
+              return links_[i]->CheckIncarnation(call, reply->incarnation);
+            }));
       }
     });
   }
@@ -161,11 +175,12 @@ absl::StatusOr<uint64_t> ClientImpl::Drop(const NamespaceId* ns, std::span<const
   std::vector<std::string> failed;
   for (size_t i = 0; i < links_.size(); ++i) {
     total += dropped[i];
-    if (!statuses[i].ok()) failed.push_back(absl::StrCat(links_[i]->address(), " (", statuses[i].message(), ")"));
+    if (!statuses[i].ok())
+      failed.push_back(absl::StrCat(links_[i]->address(), " (", statuses[i].message(), ")"));
   }
   if (failed.empty()) return total;
-  return absl::UnavailableError(
-      absl::StrCat("drop: not done on ", absl::StrJoin(failed, ", "), "; the others dropped ", total, " blocks"));
+  return absl::UnavailableError(absl::StrCat("drop: not done on ", absl::StrJoin(failed, ", "),
+                                             "; the others dropped ", total, " blocks"));
 }
 
 std::vector<ServerStats> ClientImpl::Stats() {
@@ -174,8 +189,8 @@ std::vector<ServerStats> ClientImpl::Stats() {
   std::vector<std::function<void()>> calls;
   for (size_t i = 0; i < links_.size(); ++i) {
     calls.push_back([&, i] {
-      const absl::Status status =
-          links_[i]->CallServer(CallKind::kStats, deadline, [&](const LinkCall& call) -> absl::Status {
+      const absl::Status status = links_[i]->CallServer(
+          CallKind::kStats, deadline, [&](const LinkCall& call) -> absl::Status {
             const absl::StatusOr<CacheStats> stats = call.channel->GetStats(call.timeout);
             IBID_RETURN_IF_ERROR(stats.status());
             all[i] = ToServerStats(links_[i]->address(), *stats);
@@ -190,22 +205,34 @@ std::vector<ServerStats> ClientImpl::Stats() {
 }
 
 bool ClientImpl::is_any_reachable() const {
-  return std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->is_usable(); });
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link->is_usable(); });
 }
 
 void ClientImpl::RegisterMetrics() {
   if (options_.metrics == nullptr) return;
-  const auto counter = [&](const char* name, const char* help) { return &MakeCounter(*options_.metrics, name, help); };
-  metrics_.matched_blocks = counter("ibid_client_matched_blocks_total", "Blocks of matched chains that are stored");
-  metrics_.unmatched_blocks = counter("ibid_client_unmatched_blocks_total", "Blocks of matched chains that are not");
-  metrics_.fetched_blocks = counter("ibid_client_fetched_blocks_total", "Blocks fetched with the right checksum");
-  metrics_.missed_blocks = counter("ibid_client_missed_blocks_total", "Blocks asked for that did not come");
-  metrics_.corrupt_blocks = counter("ibid_client_corrupt_blocks_total", "Blocks that came with a wrong checksum");
+  const auto counter = [&](const char* name, const char* help) {
+    return &MakeCounter(*options_.metrics, name, help);
+  };
+  metrics_.matched_blocks =
+      counter("ibid_client_matched_blocks_total", "Blocks of matched chains that are stored");
+  metrics_.unmatched_blocks =
+      counter("ibid_client_unmatched_blocks_total", "Blocks of matched chains that are not");
+  metrics_.fetched_blocks =
+      counter("ibid_client_fetched_blocks_total", "Blocks fetched with the right checksum");
+  metrics_.missed_blocks =
+      counter("ibid_client_missed_blocks_total", "Blocks asked for that did not come");
+  metrics_.corrupt_blocks =
+      counter("ibid_client_corrupt_blocks_total", "Blocks that came with a wrong checksum");
   metrics_.fetched_bytes = counter("ibid_client_fetched_bytes_total", "Payload of fetched blocks");
-  metrics_.published_blocks = counter("ibid_client_published_blocks_total", "Blocks stored by this client");
-  metrics_.present_blocks = counter("ibid_client_present_blocks_total", "Blocks offered that were stored or coming");
-  metrics_.unpublished_blocks = counter("ibid_client_unpublished_blocks_total", "Blocks rejected or failed");
-  metrics_.published_bytes = counter("ibid_client_published_bytes_total", "Payload of blocks stored by this client");
+  metrics_.published_blocks =
+      counter("ibid_client_published_blocks_total", "Blocks stored by this client");
+  metrics_.present_blocks =
+      counter("ibid_client_present_blocks_total", "Blocks offered that were stored or coming");
+  metrics_.unpublished_blocks =
+      counter("ibid_client_unpublished_blocks_total", "Blocks rejected or failed");
+  metrics_.published_bytes =
+      counter("ibid_client_published_bytes_total", "Payload of blocks stored by this client");
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
@@ -218,24 +245,28 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
 Client::Client(std::unique_ptr<ClientImpl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
-absl::StatusOr<NamespaceHandle> Client::OpenNamespace(const NamespaceSpec& spec) { return impl_->OpenNamespace(spec); }
+absl::StatusOr<NamespaceHandle> Client::OpenNamespace(const NamespaceSpec& spec) {
+  return impl_->OpenNamespace(spec);
+}
 
 PrefixMatch Client::Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
                           const MatchCallOptions& options) {
   return impl_->Match(ns, chain, options);
 }
 
-PrefixCount Client::Probe(const NamespaceId& ns, std::span<const ChainLink> chain, absl::Duration timeout) {
+PrefixCount Client::Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
+                          absl::Duration timeout) {
   return impl_->Probe(ns, chain, timeout);
 }
 
-FetchResult Client::Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
-                          absl::Duration timeout) {
+FetchResult Client::Fetch(const PrefixMatch& match, uint32_t first,
+                          std::span<const MutableByteView> into, absl::Duration timeout) {
   return impl_->Fetch(match, first, into, timeout);
 }
 
 PublishResult Client::Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                              std::span<const ByteView> payloads, bool durable, absl::Duration timeout) {
+                              std::span<const ByteView> payloads, bool durable,
+                              absl::Duration timeout) {
   return impl_->Publish(ns, links, payloads, durable, timeout);
 }
 

@@ -1,9 +1,9 @@
-// Client: any number of cache servers as one store. It fails open: whatever goes wrong with the store comes back as
-// "not stored", within the deadline, and the caller computes.
+// Client: any number of cache servers as one store. It fails open: whatever goes wrong with the
+// store comes back as "not stored", within the deadline, and the caller computes.
 //
-// Thread safety: every method, from any thread. Calls block their thread until they are done or their deadline has
-// passed; an engine calls them from an executor of its own.
-// Ownership: views passed in belong to the call until it returns; after it returned nothing writes to them any more.
+// Thread safety: every method, from any thread. Calls block their thread until they are done or
+// their deadline has passed; an engine calls them from an executor of its own. Ownership: views
+// passed in belong to the call until it returns; after it returned nothing writes to them any more.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,23 @@
 namespace ibid {
 
 struct ClientOptions {
-  std::vector<std::string> servers;     // host:port; the same set, in any order, gives the same placement
+  std::vector<std::string>
+      servers;  // host:port; the same set, in any order, gives the same placement
   std::string client_name = "ibid-client";
   absl::Duration connect_timeout = absl::Seconds(2);
   absl::Duration match_timeout = absl::Milliseconds(500);
   absl::Duration fetch_timeout = absl::Seconds(5);
   absl::Duration publish_timeout = absl::Seconds(10);
-  absl::Duration admin_timeout = absl::Seconds(5);      // OpenNamespace, Drop, stats
+  absl::Duration admin_timeout = absl::Seconds(5);  // OpenNamespace, Drop, stats
   absl::Duration reconnect_backoff_min = absl::Milliseconds(50);
   absl::Duration reconnect_backoff_max = absl::Seconds(1);
   uint32_t breaker_failures_count = 3;  // consecutive failures that open a server's circuit breaker
   absl::Duration breaker_open = absl::Milliseconds(500);
-  uint32_t placement_group_blocks = 64; // consecutive blocks of a chain that live on one server
-  uint32_t match_keys_max = 65'536;     // keys in one message
-  MetricsRegistry* metrics = nullptr;   // null: none are kept
-  // PEM files: what signs servers, and the client's own pair if they ask for one. All empty: no TLS.
+  uint32_t placement_group_blocks = 64;  // consecutive blocks of a chain that live on one server
+  uint32_t match_keys_max = 65'536;      // keys in one message
+  MetricsRegistry* metrics = nullptr;    // null: none are kept
+  // PEM files: what signs servers, and the client's own pair if they ask for one. All empty: no
+  // TLS.
   std::string tls_ca_file, tls_certificate_file, tls_key_file;
 };
 
@@ -83,7 +85,7 @@ struct FetchResult {
   std::vector<BlockResult> blocks;  // one a requested block
   uint32_t leading_ok = 0;          // blocks before the first that is not kOk: what may be used
   uint64_t bytes = 0;
-  absl::Status status;              // OK, or the first failure, for logs
+  absl::Status status;  // OK, or the first failure, for logs
 };
 
 struct PublishResult {
@@ -96,31 +98,33 @@ struct PublishResult {
 
 struct MatchCallOptions {
   bool lease = true;
-  absl::Duration timeout = absl::InfiniteDuration();       // the smaller of this and match_timeout
+  absl::Duration timeout = absl::InfiniteDuration();  // the smaller of this and match_timeout
   absl::Duration wait_pending = absl::ZeroDuration();
 };
 
 // What Probe found: the numbers of a PrefixMatch, without the right to anything.
 struct PrefixCount {
   uint32_t blocks = 0, pending = 0, host_blocks = 0, disk_blocks = 0;
-  bool is_complete = true;  // every server that had to be asked answered; else `blocks` is a lower bound
+  bool is_complete =
+      true;  // every server that had to be asked answered; else `blocks` is a lower bound
 };
 
 // What one server says of itself; field by field as in GetStatsResponse.
 struct ServerStats {
   std::string address;
-  absl::Status status;       // not OK: the rest is empty
+  absl::Status status;  // not OK: the rest is empty
   uint64_t incarnation = 0;
   std::string version;
   double uptime_seconds = 0;
   struct Tier {
     std::string tier, state;
-    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0,
-             evictions = 0;
+    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0,
+             hits = 0, evictions = 0;
   };
   std::vector<Tier> tiers;
-  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0, missed_blocks = 0,
-           published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0, namespaces = 0, pending_writes = 0;
+  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0,
+           missed_blocks = 0, published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0,
+           namespaces = 0, pending_writes = 0;
   bool is_recovering = false;
 };
 
@@ -132,36 +136,44 @@ class Client {
   ~Client();
 
   // Agrees with each server on the namespace, now or when the server comes back. Idempotent.
-  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this id, or hashes
-  // otherwise: loud, never retried). A server that is away is no error.
+  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this
+  // id, or hashes otherwise: loud, never retried). A server that is away is no error.
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
 
-  // Which server has a block depends on the first block of its group. So, with several servers, what is matched or
-  // published begins at block 0 of a chain, or at a block whose parent this client matched or published before (it
-  // remembers the last 262,144 blocks at least); any other is a miss, or kFailed.
+  // Which server has a block depends on the first block of its group. So, with several servers,
+  // what is matched or published begins at block 0 of a chain, or at a block whose parent this
+  // client matched or published before (it remembers the last 262,144 blocks at least); any other
+  // is a miss, or kFailed.
 
-  // Longest stored prefix of `chain`. Never fails: an unreachable server is a miss. An empty chain matches nothing.
-  // host_blocks() and disk_blocks() are exact when one server answers, else estimates that add up to blocks_count().
-  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options = {});
+  // Longest stored prefix of `chain`. Never fails: an unreachable server is a miss. An empty chain
+  // matches nothing. host_blocks() and disk_blocks() are exact when one server answers, else
+  // estimates that add up to blocks_count().
+  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
+                    const MatchCallOptions& options = {});
 
-  // Match for those who want to know and not to fetch: schedulers, operators. Needs no open namespace (one that a
-  // server does not know has no blocks there), takes no lease and changes nothing: no pin, no recency.
+  // Match for those who want to know and not to fetch: schedulers, operators. Needs no open
+  // namespace (one that a server does not know has no blocks there), takes no lease and changes
+  // nothing: no pin, no recency.
   PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
                     absl::Duration timeout = absl::InfiniteDuration());
 
-  // Copies blocks [first, first + into.size()) of the match into `into`, each of the layout's payload size, checksums
-  // verified. Every block's result is in the answer; those not kOk must be computed. Does not block past
-  // min(timeout, fetch_timeout). REQUIRES: first + into.size() <= match.blocks_count().
+  // Copies blocks [first, first + into.size()) of the match into `into`, each of the layout's
+  // payload size, checksums verified. Every block's result is in the answer; those not kOk must be
+  // computed. Does not block past min(timeout, fetch_timeout). REQUIRES: first + into.size() <=
+  // match.blocks_count().
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
                     absl::Duration timeout = absl::InfiniteDuration());
 
-  // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of links[i].
-  // With `durable`, a block counts as stored once it is on disk; one that was present already may be in memory only.
-  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
-                        bool durable = false, absl::Duration timeout = absl::InfiniteDuration());
+  // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of
+  // links[i]. With `durable`, a block counts as stored once it is on disk; one that was present
+  // already may be in memory only.
+  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                        std::span<const ByteView> payloads, bool durable = false,
+                        absl::Duration timeout = absl::InfiniteDuration());
 
   // Leaves all tiers of all servers; empty `keys`: the whole namespace; ns null: everything.
-  // Returns the number of dropped blocks. Errors: Unavailable with the servers that did not (the others did drop).
+  // Returns the number of dropped blocks. Errors: Unavailable with the servers that did not (the
+  // others did drop).
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
 
   std::vector<ServerStats> Stats();

@@ -45,12 +45,14 @@ class ClientImpl {
 
   absl::Status Start();
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
-  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain, const MatchCallOptions& options);
-  PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain, absl::Duration timeout);
+  PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
+                    const MatchCallOptions& options);
+  PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
+                    absl::Duration timeout);
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
                     absl::Duration timeout);
-  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
-                        bool durable, absl::Duration timeout);
+  PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                        std::span<const ByteView> payloads, bool durable, absl::Duration timeout);
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
   std::vector<ServerStats> Stats();
   bool is_any_reachable() const;
@@ -61,10 +63,11 @@ class ClientImpl {
   struct FetchPart;
   struct PublishPart;
   struct Metrics {
-    prometheus::Counter *matched_blocks = nullptr, *unmatched_blocks = nullptr, *fetched_blocks = nullptr,
-                        *missed_blocks = nullptr, *corrupt_blocks = nullptr, *fetched_bytes = nullptr,
-                        *published_blocks = nullptr, *present_blocks = nullptr, *unpublished_blocks = nullptr,
-                        *published_bytes = nullptr;
+    prometheus::Counter *matched_blocks = nullptr, *unmatched_blocks = nullptr,
+                        *fetched_blocks = nullptr, *missed_blocks = nullptr,
+                        *corrupt_blocks = nullptr, *fetched_bytes = nullptr,
+                        *published_blocks = nullptr, *present_blocks = nullptr,
+                        *unpublished_blocks = nullptr, *published_bytes = nullptr;
   };
 
   absl::Time DeadlineIn(absl::Duration timeout, absl::Duration limit) const {
@@ -77,11 +80,13 @@ class ClientImpl {
   void MatchOnServer(const MatchQuery& query, MatchPart* part);
   std::vector<MatchPart> RunMatch(const MatchQuery& query, std::span<const ChainLink> chain);
   // In fetch.cc.
-  void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part, FetchResult* result);
+  void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part,
+                       FetchResult* result);
   // In publish.cc.
   std::vector<PublishPart> SplitForPublish(std::span<const ChainLink> links, PublishResult* result);
-  void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links, std::span<const ByteView> payloads,
-                       bool durable, absl::Time deadline, PublishPart* part, PublishResult* result);
+  void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                       std::span<const ByteView> payloads, bool durable, absl::Time deadline,
+                       PublishPart* part, PublishResult* result);
 
   const ClientOptions options_;
   const SteadyClock clock_;

@@ -9,8 +9,8 @@
 namespace ibid {
 namespace {
 
-// Outlives the call where the executor gets to a part late; `parts` does not, and is touched only by whoever claimed a
-// part: the call waits for that one.
+// Outlives the call where the executor gets to a part late; `parts` does not, and is touched only
+// by whoever claimed a part: the call waits for that one.
 struct Progress {
   explicit Progress(std::span<const std::function<void()>> all) : parts(all), claimed(all.size()) {}
 

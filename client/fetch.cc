@@ -18,33 +18,40 @@ struct ClientImpl::FetchPart {
   absl::Status status;
 };
 
-void ClientImpl::FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part, FetchResult* result) {
+void ClientImpl::FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part,
+                                 FetchResult* result) {
   ServerLink& link = *links_[part->lease->server];
-  part->status = link.Call(CallKind::kFetch, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-    // The lease is looked at before anything is written to the destinations: with its session it is void, and what the
-    // server, perhaps another incarnation, holds now is not what was matched.
-    const bool is_leased = part->lease->lease_id != 0;
-    if (is_leased && part->lease->session.lock() != call.session) {
-      return absl::FailedPreconditionError(absl::StrCat(link.address(), ": the lease ended with its session"));
-    }
-    FetchCall fetch;
-    fetch.session_id = call.session->session_id();
-    fetch.ns = ns.id;
-    fetch.lease_id = part->lease->lease_id;
-    const auto on_block = [&](uint32_t index, BlockOutcome outcome) {
-      result->blocks[part->indices[index]] = outcome == BlockOutcome::kOk        ? BlockResult::kOk
-                                             : outcome == BlockOutcome::kCorrupt ? BlockResult::kCorrupt
-                                                                                 : BlockResult::kMiss;
-    };
-    const absl::StatusOr<FetchReply> reply = call.channel->Fetch(fetch, part->keys, part->into, call.timeout, on_block);
-    IBID_RETURN_IF_ERROR(reply.status());
-    return link.CheckIncarnation(call, reply->incarnation);
-  });
+  part->status =
+      link.Call(CallKind::kFetch, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
+        // The lease is looked at before anything is written to the destinations: with its session
+        // it is void, and what the server, perhaps another incarnation, holds now is not what was
+        // matched.
+        const bool is_leased = part->lease->lease_id != 0;
+        if (is_leased && part->lease->session.lock() != call.session) {
+          return absl::FailedPreconditionError(
+              absl::StrCat(link.address(), ": the lease ended with its session"));
+        }
+        FetchCall fetch;
+        fetch.session_id = call.session->session_id();
+        fetch.ns = ns.id;
+        fetch.lease_id = part->lease->lease_id;
+        const auto on_block = [&](uint32_t index, BlockOutcome outcome) {
+          result->blocks[part->indices[index]] = outcome == BlockOutcome::kOk ? BlockResult::kOk
+                                                 : outcome == BlockOutcome::kCorrupt
+                                                     ? BlockResult::kCorrupt
+                                                     : BlockResult::kMiss;
+        };
+        const absl::StatusOr<FetchReply> reply =
+            call.channel->Fetch(fetch, part->keys, part->into, call.timeout, on_block);
+        IBID_RETURN_IF_ERROR(reply.status());
+        return link.CheckIncarnation(call, reply->incarnation);
+      });
 }
 
-FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
-                              absl::Duration timeout) {
-  IBID_CHECK(size_t{first} + into.size() <= match.blocks_count()) << "more blocks than were matched";
+FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first,
+                              std::span<const MutableByteView> into, absl::Duration timeout) {
+  IBID_CHECK(size_t{first} + into.size() <= match.blocks_count())
+      << "more blocks than were matched";
   FetchResult result;
   if (into.empty()) return result;
   const PrefixMatch::State& state = *match.state_;
@@ -54,7 +61,8 @@ FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first, std::spa
 
   std::vector<FetchPart> parts(state.leases.size());
   for (uint32_t i = 0; i < into.size(); ++i) {
-    IBID_CHECK(into[i].size() == payload_bytes) << "destination " << i << " has " << into[i].size() << " bytes";
+    IBID_CHECK(into[i].size() == payload_bytes)
+        << "destination " << i << " has " << into[i].size() << " bytes";
     FetchPart& part = parts[state.lease_indices[first + i]];
     part.lease = &state.leases[state.lease_indices[first + i]];
     part.indices.push_back(i);
@@ -64,21 +72,27 @@ FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first, std::spa
   std::erase_if(parts, [](const FetchPart& part) { return part.keys.empty(); });
   std::vector<std::function<void()>> calls;
   for (FetchPart& part : parts) {
-    calls.push_back(
-        [this, &state, deadline, part = &part, &result] { FetchFromServer(state.ns, deadline, part, &result); });
+    calls.push_back([this, &state, deadline, part = &part, &result] {
+      FetchFromServer(state.ns, deadline, part, &result);
+    });
   }
   FanOut(executor_, calls);
 
   for (const FetchPart& part : parts) result.status.Update(part.status);
-  const auto count = [&](BlockResult kind) { return std::count(result.blocks.begin(), result.blocks.end(), kind); };
+  const auto count = [&](BlockResult kind) {
+    return std::count(result.blocks.begin(), result.blocks.end(), kind);
+  };
   const auto first_bad = std::find_if(result.blocks.begin(), result.blocks.end(),
                                       [](BlockResult block) { return block != BlockResult::kOk; });
   result.leading_ok = static_cast<uint32_t>(first_bad - result.blocks.begin());
   result.bytes = static_cast<uint64_t>(count(BlockResult::kOk)) * payload_bytes;
-  if (!result.status.ok()) IBID_LOG_EVERY(seconds, warn, "fetch: {}", result.status.ToString());
+  if (!result.status.ok())
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "fetch: {}", result.status.ToString());
   if (const auto corrupt = count(BlockResult::kCorrupt); corrupt > 0) {
-    IBID_LOG_EVERY(seconds, error, "fetch: {} of {} blocks came with a wrong checksum", corrupt, result.blocks.size());
-    result.status.Update(absl::DataLossError(absl::StrCat(corrupt, " blocks came with a wrong checksum")));
+    IBID_LOG_EVERY(kLogPeriodSeconds, error, "fetch: {} of {} blocks came with a wrong checksum",
+                   corrupt, result.blocks.size());
+    result.status.Update(
+        absl::DataLossError(absl::StrCat(corrupt, " blocks came with a wrong checksum")));
   }
   if (metrics_.fetched_blocks != nullptr) {
     metrics_.fetched_blocks->Increment(static_cast<double>(count(BlockResult::kOk)));

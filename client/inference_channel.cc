@@ -17,10 +17,14 @@ namespace {
 
 v1::StoreMode ToProto(InferenceStore store) {
   switch (store) {
-    case InferenceStore::kReadWrite: return v1::STORE_MODE_READ_WRITE;
-    case InferenceStore::kOff: return v1::STORE_MODE_OFF;
-    case InferenceStore::kReadOnly: return v1::STORE_MODE_READ_ONLY;
-    case InferenceStore::kWriteOnly: return v1::STORE_MODE_WRITE_ONLY;
+    case InferenceStore::kReadWrite:
+      return v1::STORE_MODE_READ_WRITE;
+    case InferenceStore::kOff:
+      return v1::STORE_MODE_OFF;
+    case InferenceStore::kReadOnly:
+      return v1::STORE_MODE_READ_ONLY;
+    case InferenceStore::kWriteOnly:
+      return v1::STORE_MODE_WRITE_ONLY;
   }
   return v1::STORE_MODE_READ_WRITE;
 }
@@ -36,7 +40,8 @@ void ToProto(const InferenceRequest& from, v1::GenerateRequest* to) {
   to->mutable_sampling()->set_top_p(from.top_p);
   to->mutable_sampling()->set_seed(from.seed);
   to->mutable_stop()->set_max_tokens(from.max_tokens);
-  to->mutable_stop()->mutable_token_ids()->Add(from.stop_token_ids.begin(), from.stop_token_ids.end());
+  to->mutable_stop()->mutable_token_ids()->Add(from.stop_token_ids.begin(),
+                                               from.stop_token_ids.end());
   for (const std::string& text : from.stop_texts) to->mutable_stop()->add_texts(text);
   to->mutable_stop()->set_ignore_end_token(from.ignores_end_token);
   to->set_store(ToProto(from.store));
@@ -45,16 +50,24 @@ void ToProto(const InferenceRequest& from, v1::GenerateRequest* to) {
 }
 
 InferenceUsage FromProto(const v1::PromptUsage& from) {
-  return {from.prompt_tokens(), from.worker_tokens(), from.fetched_tokens(), from.computed_tokens()};
+  return {from.prompt_tokens(), from.worker_tokens(), from.fetched_tokens(),
+          from.computed_tokens()};
 }
 
 InferenceFinish FromProto(const v1::Finish& from) {
   InferenceFinish finish;
   switch (from.reason()) {
-    case v1::Finish::REASON_STOP: finish.reason = "stop"; break;
-    case v1::Finish::REASON_LENGTH: finish.reason = "length"; break;
-    case v1::Finish::REASON_CANCELLED: finish.reason = "cancelled"; break;
-    default: finish.reason = "unspecified";
+    case v1::Finish::REASON_STOP:
+      finish.reason = "stop";
+      break;
+    case v1::Finish::REASON_LENGTH:
+      finish.reason = "length";
+      break;
+    case v1::Finish::REASON_CANCELLED:
+      finish.reason = "cancelled";
+      break;
+    default:
+      finish.reason = "unspecified";
   }
   finish.usage = FromProto(from.usage());
   finish.output_tokens = from.output_tokens();
@@ -103,7 +116,8 @@ class GrpcInferenceChannel final : public InferenceChannel {
     return Read(stub_->Generate(&context, message), &context, on_piece);
   }
 
-  absl::StatusOr<InferencePrefill> Prefill(const InferenceRequest& request, absl::Duration timeout) override {
+  absl::StatusOr<InferencePrefill> Prefill(const InferenceRequest& request,
+                                           absl::Duration timeout) override {
     v1::GenerateRequest message;
     ToProto(request, &message);
     grpc::ClientContext context;
@@ -121,11 +135,13 @@ class GrpcInferenceChannel final : public InferenceChannel {
     return prefill;
   }
 
-  absl::StatusOr<InferenceFinish> Decode(const InferenceRequest& request, const InferencePrefill& prefill,
-                                         absl::Duration timeout, const OnPiece& on_piece) override {
+  absl::StatusOr<InferenceFinish> Decode(const InferenceRequest& request,
+                                         const InferencePrefill& prefill, absl::Duration timeout,
+                                         const OnPiece& on_piece) override {
     v1::DecodeRequest message;
     ToProto(request, message.mutable_request());
-    message.mutable_prompt_tokens()->Add(prefill.prompt_tokens.begin(), prefill.prompt_tokens.end());
+    message.mutable_prompt_tokens()->Add(prefill.prompt_tokens.begin(),
+                                         prefill.prompt_tokens.end());
     message.set_first_token(prefill.first_token);
     grpc::ClientContext context;
     SetTimeout(timeout, &context);
@@ -136,11 +152,13 @@ class GrpcInferenceChannel final : public InferenceChannel {
     grpc::ClientContext context;
     SetTimeout(timeout, &context);
     v1::GetWorkerStatsResponse response;
-    IBID_RETURN_IF_ERROR(FromGrpcStatus(stub_->GetStats(&context, v1::GetWorkerStatsRequest(), &response)));
+    IBID_RETURN_IF_ERROR(
+        FromGrpcStatus(stub_->GetStats(&context, v1::GetWorkerStatsRequest(), &response)));
     return FromProto(response);
   }
 
-  absl::StatusOr<std::vector<uint32_t>> Tokenize(absl::string_view text, absl::Duration timeout) override {
+  absl::StatusOr<std::vector<uint32_t>> Tokenize(absl::string_view text,
+                                                 absl::Duration timeout) override {
     grpc::ClientContext context;
     SetTimeout(timeout, &context);
     v1::TokenizeRequest request;
@@ -151,8 +169,9 @@ class GrpcInferenceChannel final : public InferenceChannel {
   }
 
  private:
-  static absl::StatusOr<InferenceFinish> Read(std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader,
-                                              grpc::ClientContext* context, const OnPiece& on_piece) {
+  static absl::StatusOr<InferenceFinish> Read(
+      std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader,
+      grpc::ClientContext* context, const OnPiece& on_piece) {
     std::optional<InferenceFinish> finish;
     bool is_unwanted = false;
     v1::GenerateResponse message;
@@ -169,7 +188,8 @@ class GrpcInferenceChannel final : public InferenceChannel {
     const absl::Status status = FromGrpcStatus(reader->Finish());
     if (is_unwanted) return absl::CancelledError("ended by the caller");
     IBID_RETURN_IF_ERROR(status);
-    if (!finish.has_value()) return absl::InternalError("the worker ended the stream without a finish");
+    if (!finish.has_value())
+      return absl::InternalError("the worker ended the stream without a finish");
     return *std::move(finish);
   }
 
@@ -178,8 +198,8 @@ class GrpcInferenceChannel final : public InferenceChannel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InferenceChannel>> InferenceChannel::Create(absl::string_view address,
-                                                                           const InferenceChannelOptions& options) {
+absl::StatusOr<std::unique_ptr<InferenceChannel>> InferenceChannel::Create(
+    absl::string_view address, const InferenceChannelOptions& options) {
   if (address.find(':') == absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is not host:port"));
   }
@@ -187,7 +207,8 @@ absl::StatusOr<std::unique_ptr<InferenceChannel>> InferenceChannel::Create(absl:
   channel.connect_timeout = options.connect_timeout;
   channel.tls = {options.tls_certificate_file, options.tls_key_file, options.tls_ca_file};
   IBID_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> connection, MakeChannel(address, channel));
-  return std::unique_ptr<InferenceChannel>(std::make_unique<GrpcInferenceChannel>(std::move(connection)));
+  return std::unique_ptr<InferenceChannel>(
+      std::make_unique<GrpcInferenceChannel>(std::move(connection)));
 }
 
 }  // namespace ibid

@@ -1,8 +1,9 @@
-// InferenceChannel: the client's end of InferenceService on one worker, in core types: protobuf stops here.
+// InferenceChannel: the client's end of InferenceService on one worker, in core types: protobuf
+// stops here.
 //
-// Thread safety: every method, from any thread. Calls block their thread until they are done; no call outlives its
-// timeout. Errors: Unavailable and DeadlineExceeded for the network and the worker's absence; else what the worker
-// said.
+// Thread safety: every method, from any thread. Calls block their thread until they are done; no
+// call outlives its timeout. Errors: Unavailable and DeadlineExceeded for the network and the
+// worker's absence; else what the worker said.
 #pragma once
 
 #include <cstdint>
@@ -71,8 +72,9 @@ struct InferenceStats {
   std::string version, model, layout, engine;
   NamespaceId ns;  // of requests without salt
   uint32_t running_requests = 0, waiting_requests = 0, block_tokens = 0, vocabulary = 0;
-  uint64_t pages_total = 0, pages_free = 0, pages_cached = 0, prompt_tokens = 0, worker_tokens = 0, fetched_tokens = 0,
-           computed_tokens = 0, output_tokens = 0, published_blocks = 0, fetch_failures = 0;
+  uint64_t pages_total = 0, pages_free = 0, pages_cached = 0, prompt_tokens = 0, worker_tokens = 0,
+           fetched_tokens = 0, computed_tokens = 0, output_tokens = 0, published_blocks = 0,
+           fetch_failures = 0;
   bool is_store_reachable = false;
 };
 
@@ -88,19 +90,26 @@ class InferenceChannel {
   using OnPiece = std::function<bool(const InferencePiece&)>;
 
   // Errors: InvalidArgument (not host:port, a TLS file, by name). Connects at the first call.
-  static absl::StatusOr<std::unique_ptr<InferenceChannel>> Create(absl::string_view address,
-                                                                  const InferenceChannelOptions& options = {});
+  static absl::StatusOr<std::unique_ptr<InferenceChannel>> Create(
+      absl::string_view address, const InferenceChannelOptions& options = {});
   virtual ~InferenceChannel() = default;
 
-  // Errors: Cancelled when `on_piece` ended it; Internal when the worker ended the stream without a finish.
-  virtual absl::StatusOr<InferenceFinish> Generate(const InferenceRequest& request, absl::Duration timeout,
+  // Errors: Cancelled when `on_piece` ended it; Internal when the worker ended the stream without a
+  // finish.
+  virtual absl::StatusOr<InferenceFinish> Generate(const InferenceRequest& request,
+                                                   absl::Duration timeout,
                                                    const OnPiece& on_piece) = 0;
-  virtual absl::StatusOr<InferencePrefill> Prefill(const InferenceRequest& request, absl::Duration timeout) = 0;
-  // Goes on after `prefill` that another worker made of the same `request`; its first token is among the pieces.
-  virtual absl::StatusOr<InferenceFinish> Decode(const InferenceRequest& request, const InferencePrefill& prefill,
-                                                 absl::Duration timeout, const OnPiece& on_piece) = 0;
+  virtual absl::StatusOr<InferencePrefill> Prefill(const InferenceRequest& request,
+                                                   absl::Duration timeout) = 0;
+  // Goes on after `prefill` that another worker made of the same `request`; its first token is
+  // among the pieces.
+  virtual absl::StatusOr<InferenceFinish> Decode(const InferenceRequest& request,
+                                                 const InferencePrefill& prefill,
+                                                 absl::Duration timeout,
+                                                 const OnPiece& on_piece) = 0;
   virtual absl::StatusOr<InferenceStats> GetStats(absl::Duration timeout) = 0;
-  virtual absl::StatusOr<std::vector<uint32_t>> Tokenize(absl::string_view text, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<std::vector<uint32_t>> Tokenize(absl::string_view text,
+                                                         absl::Duration timeout) = 0;
 };
 
 }  // namespace ibid

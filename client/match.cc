@@ -1,12 +1,13 @@
-// Match: the chain is split by the servers that own its groups. Each server is asked once for all of its keys and
-// answers how many of them it has from the first on; the prefix ends at the first key that its own server lacks:
+// Match: the chain is split by the servers that own its groups. Each server is asked once for all
+// of its keys and answers how many of them it has from the first on; the prefix ends at the first
+// key that its own server lacks:
 //
 //   chain     [ A A A A | B B B B | A A A A | C C C C ]      one group a cell, its server's letter
-//   asks      A: 8 keys -> 6     B: 4 keys -> 4     C: not asked, its keys lie behind A's first miss
-//   prefix    [ A A A A | B B B B | A A ]
+//   asks      A: 8 keys -> 6     B: 4 keys -> 4     C: not asked, its keys lie behind A's first
+//   miss prefix    [ A A A A | B B B B | A A ]
 //
-// The first group's server is asked first and alone: when it lacks the start, which is the common miss, nobody else is
-// asked.
+// The first group's server is asked first and alone: when it lacks the start, which is the common
+// miss, nobody else is asked.
 #include <algorithm>
 #include <limits>
 
@@ -19,7 +20,8 @@
 namespace ibid {
 namespace {
 
-// Of the time that a call has, the part that the server may wait for pending blocks: the answer must still arrive.
+// Of the time that a call has, the part that the server may wait for pending blocks: the answer
+// must still arrive.
 constexpr double kWaitShare = 0.8;
 
 }  // namespace
@@ -43,18 +45,20 @@ struct ClientImpl::MatchPart {
 
   // Number of this part's keys before chain position `end`.
   uint32_t CountBefore(uint32_t end) const {
-    return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), end) - positions.begin());
+    return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), end) -
+                                 positions.begin());
   }
   // Where, in the chain, this server's run of stored or pending keys ends.
   uint32_t FirstMiss() const {
     const size_t run = size_t{matched_count} + pending_count;
     return run < positions.size() ? positions[run] : std::numeric_limits<uint32_t>::max();
   }
-  // Of the first `kept` matched keys, how many only the disk has. The server counts over all that it matched: where the
-  // prefix needs fewer, its share is taken for theirs.
+  // Of the first `kept` matched keys, how many only the disk has. The server counts over all that
+  // it matched: where the prefix needs fewer, its share is taken for theirs.
   uint32_t DiskBlocks(uint32_t kept) const {
     if (matched_count == 0) return 0;
-    return static_cast<uint32_t>(uint64_t{std::min(disk_blocks, matched_count)} * kept / matched_count);
+    return static_cast<uint32_t>(uint64_t{std::min(disk_blocks, matched_count)} * kept /
+                                 matched_count);
   }
 };
 
@@ -71,7 +75,8 @@ std::pair<uint32_t, uint32_t> CountPrefix(const Parts& parts) {
   std::vector<uint8_t> found(asked, kMissing);
   for (const auto& part : parts) {
     for (uint32_t i = 0; i < part.matched_count; ++i) found[part.positions[i]] = kStored;
-    for (uint32_t i = 0; i < part.pending_count; ++i) found[part.positions[part.matched_count + i]] = kPending;
+    for (uint32_t i = 0; i < part.pending_count; ++i)
+      found[part.positions[part.matched_count + i]] = kPending;
   }
   uint32_t stored = 0;
   while (stored < asked && found[stored] == kStored) ++stored;
@@ -88,10 +93,11 @@ std::vector<ClientImpl::MatchPart> ClientImpl::SplitForMatch(std::span<const Cha
   std::vector<int> part_of_server(links_.size(), -1);
   for (uint32_t i = 0; i < chain.size(); ++i) {
     if (placed[i] == Placement::kUnplaced) {
-      IBID_LOG_EVERY(seconds, warn,
-                     "match: block {} of the chain is not placed: a chain begins at block 0 or at a block "
-                     "whose parent this client has matched or published",
-                     i);
+      IBID_LOG_EVERY(
+          kLogPeriodSeconds, warn,
+          "match: block {} of the chain is not placed: a chain begins at block 0 or at a block "
+          "whose parent this client has matched or published",
+          i);
       break;
     }
     int& part = part_of_server[placed[i]];
@@ -122,7 +128,8 @@ void ClientImpl::MatchOnServer(const MatchQuery& query, MatchPart* part) {
     IBID_RETURN_IF_ERROR(reply.status());
     IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
     if (uint64_t{reply->matched_count} + reply->pending_count > part->keys.size()) {
-      return absl::InternalError(absl::StrCat(link.address(), ": matched more keys than it was asked for"));
+      return absl::InternalError(
+          absl::StrCat(link.address(), ": matched more keys than it was asked for"));
     }
     part->matched_count = reply->matched_count;
     part->pending_count = reply->pending_count;
@@ -134,10 +141,12 @@ void ClientImpl::MatchOnServer(const MatchQuery& query, MatchPart* part) {
   part->status = query.namespace_index.has_value()
                      ? link.Call(CallKind::kMatch, *query.namespace_index, query.deadline, attempt)
                      : link.CallOnce(CallKind::kMatch, query.deadline, attempt);
-  if (!part->status.ok()) IBID_LOG_EVERY(seconds, warn, "match: {}", part->status.ToString());
+  if (!part->status.ok())
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "match: {}", part->status.ToString());
 }
 
-std::vector<ClientImpl::MatchPart> ClientImpl::RunMatch(const MatchQuery& query, std::span<const ChainLink> chain) {
+std::vector<ClientImpl::MatchPart> ClientImpl::RunMatch(const MatchQuery& query,
+                                                        std::span<const ChainLink> chain) {
   std::vector<MatchPart> parts = SplitForMatch(chain);
   if (parts.empty()) return parts;
   MatchOnServer(query, &parts[0]);
@@ -147,7 +156,8 @@ std::vector<ClientImpl::MatchPart> ClientImpl::RunMatch(const MatchQuery& query,
     const uint32_t count = parts[i].CountBefore(end);
     parts[i].positions.resize(count);
     parts[i].keys.resize(count);
-    if (count > 0) others.push_back([this, &query, part = &parts[i]] { MatchOnServer(query, part); });
+    if (count > 0)
+      others.push_back([this, &query, part = &parts[i]] { MatchOnServer(query, part); });
   }
   FanOut(executor_, others);
   return parts;
@@ -192,7 +202,8 @@ PrefixMatch ClientImpl::Match(const NamespaceHandle& ns, std::span<const ChainLi
   return match;
 }
 
-PrefixCount ClientImpl::Probe(const NamespaceId& ns, std::span<const ChainLink> chain, absl::Duration timeout) {
+PrefixCount ClientImpl::Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
+                              absl::Duration timeout) {
   MatchQuery query;
   query.ns = ns;
   query.deadline = DeadlineIn(timeout, options_.match_timeout);
@@ -200,7 +211,8 @@ PrefixCount ClientImpl::Probe(const NamespaceId& ns, std::span<const ChainLink> 
   PrefixCount count;
   std::tie(count.blocks, count.pending) = CountPrefix(parts);
   for (const MatchPart& part : parts) {
-    count.disk_blocks += part.DiskBlocks(std::min(part.matched_count, part.CountBefore(count.blocks)));
+    count.disk_blocks +=
+        part.DiskBlocks(std::min(part.matched_count, part.CountBefore(count.blocks)));
     count.is_complete = count.is_complete && part.status.ok();
   }
   count.host_blocks = count.blocks - count.disk_blocks;
@@ -224,7 +236,9 @@ PrefixMatch::~PrefixMatch() = default;
 uint32_t PrefixMatch::blocks_count() const {
   return state_ == nullptr ? 0 : static_cast<uint32_t>(state_->keys.size());
 }
-uint32_t PrefixMatch::pending_count() const { return state_ == nullptr ? 0 : state_->pending_count; }
+uint32_t PrefixMatch::pending_count() const {
+  return state_ == nullptr ? 0 : state_->pending_count;
+}
 uint32_t PrefixMatch::host_blocks() const { return state_ == nullptr ? 0 : state_->host_blocks; }
 uint32_t PrefixMatch::disk_blocks() const { return state_ == nullptr ? 0 : state_->disk_blocks; }
 

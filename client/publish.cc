@@ -24,7 +24,8 @@ std::vector<ClientImpl::PublishPart> ClientImpl::SplitForPublish(std::span<const
   for (uint32_t i = 0; i < links.size(); ++i) {
     if (placed[i] == Placement::kUnplaced) {
       result->status = absl::FailedPreconditionError(absl::StrCat(
-          "block ", links[i].position, " of a chain is not placed: publish from block 0 on, or match the chain first"));
+          "block ", links[i].position,
+          " of a chain is not placed: publish from block 0 on, or match the chain first"));
       continue;
     }
     int& part = part_of_server[placed[i]];
@@ -39,65 +40,81 @@ std::vector<ClientImpl::PublishPart> ClientImpl::SplitForPublish(std::span<const
 }
 
 void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                                 std::span<const ByteView> payloads, bool durable, absl::Time deadline,
-                                 PublishPart* part, PublishResult* result) {
+                                 std::span<const ByteView> payloads, bool durable,
+                                 absl::Time deadline, PublishPart* part, PublishResult* result) {
   ServerLink& link = *links_[part->server];
   std::vector<BlockKey> keys;
   for (uint32_t index : part->indices) keys.push_back(links[index].key);
   std::vector<uint32_t> wanted;
-  part->status = link.Call(CallKind::kOffer, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-    const absl::StatusOr<OfferReply> reply = call.channel->Offer(call.session->session_id(), ns.id, keys, call.timeout);
-    IBID_RETURN_IF_ERROR(reply.status());
-    IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
-    if (reply->outcomes.size() != keys.size())
-      return absl::InternalError(link.address() + ": an offer's answer is short");
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const BlockOutcome outcome = reply->outcomes[i];
-      if (outcome == BlockOutcome::kWanted) wanted.push_back(part->indices[i]);
-      if (outcome == BlockOutcome::kPresent || outcome == BlockOutcome::kPending) {
-        result->blocks[part->indices[i]] = BlockResult::kPresent;
-      }
-      if (outcome == BlockOutcome::kRejected) result->blocks[part->indices[i]] = BlockResult::kRejected;
-    }
-    return absl::OkStatus();
-  });
+  part->status =
+      link.Call(CallKind::kOffer, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
+        const absl::StatusOr<OfferReply> reply =
+            call.channel->Offer(call.session->session_id(), ns.id, keys, call.timeout);
+        IBID_RETURN_IF_ERROR(reply.status());
+        IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
+        if (reply->outcomes.size() != keys.size())
+          return absl::InternalError(link.address() + ": an offer's answer is short");
+        for (size_t i = 0; i < keys.size(); ++i) {
+          const BlockOutcome outcome = reply->outcomes[i];
+          if (outcome == BlockOutcome::kWanted) wanted.push_back(part->indices[i]);
+          if (outcome == BlockOutcome::kPresent || outcome == BlockOutcome::kPending) {
+            result->blocks[part->indices[i]] = BlockResult::kPresent;
+          }
+          if (outcome == BlockOutcome::kRejected)
+            result->blocks[part->indices[i]] = BlockResult::kRejected;
+        }
+        return absl::OkStatus();
+      });
   if (!part->status.ok() || wanted.empty()) return;
 
   absl::Status refused;  // of single blocks: no reason to stop the others
-  part->status = link.Call(CallKind::kPublish, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-    std::vector<PublishBlock> blocks;
-    std::vector<uint32_t> sent;
-    for (uint32_t index : wanted) {
-      if (result->blocks[index] != BlockResult::kFailed) continue;  // answered in the attempt before
-      blocks.push_back({links[index], payloads[index], std::nullopt, nullptr});
-      sent.push_back(index);
-    }
-    const auto on_result = [&](const PublishBlockResult& answer) {
-      if (answer.index >= sent.size()) return;
-      BlockResult& block = result->blocks[sent[answer.index]];
-      switch (answer.outcome) {
-        case BlockOutcome::kOk: block = BlockResult::kOk; return;
-        case BlockOutcome::kPresent:
-        case BlockOutcome::kPending: block = BlockResult::kPresent; return;
-        case BlockOutcome::kRejected:
-        case BlockOutcome::kInvalid: block = BlockResult::kRejected; break;
-        default: break;
-      }
-      refused.Update(absl::ResourceExhaustedError(absl::StrCat(link.address(), ": ", answer.detail)));
-    };
-    const PublishCall publish = {call.session->session_id(), ns.id, durable};
-    const absl::StatusOr<uint64_t> incarnation = call.channel->Publish(publish, blocks, call.timeout, on_result);
-    IBID_RETURN_IF_ERROR(incarnation.status());
-    return link.CheckIncarnation(call, *incarnation);
-  });
+  part->status =
+      link.Call(CallKind::kPublish, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
+        std::vector<PublishBlock> blocks;
+        std::vector<uint32_t> sent;
+        for (uint32_t index : wanted) {
+          if (result->blocks[index] != BlockResult::kFailed)
+            continue;  // answered in the attempt before
+          blocks.push_back({links[index], payloads[index], std::nullopt, nullptr});
+          sent.push_back(index);
+        }
+        const auto on_result = [&](const PublishBlockResult& answer) {
+          if (answer.index >= sent.size()) return;
+          BlockResult& block = result->blocks[sent[answer.index]];
+          switch (answer.outcome) {
+            case BlockOutcome::kOk:
+              block = BlockResult::kOk;
+              return;
+            case BlockOutcome::kPresent:
+            case BlockOutcome::kPending:
+              block = BlockResult::kPresent;
+              return;
+            case BlockOutcome::kRejected:
+            case BlockOutcome::kInvalid:
+              block = BlockResult::kRejected;
+              break;
+            default:
+              break;
+          }
+          refused.Update(
+              absl::ResourceExhaustedError(absl::StrCat(link.address(), ": ", answer.detail)));
+        };
+        const PublishCall publish = {call.session->session_id(), ns.id, durable};
+        const absl::StatusOr<uint64_t> incarnation =
+            call.channel->Publish(publish, blocks, call.timeout, on_result);
+        IBID_RETURN_IF_ERROR(incarnation.status());
+        return link.CheckIncarnation(call, *incarnation);
+      });
   part->status.Update(refused);
 }
 
 PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                                  std::span<const ByteView> payloads, bool durable, absl::Duration timeout) {
+                                  std::span<const ByteView> payloads, bool durable,
+                                  absl::Duration timeout) {
   IBID_CHECK(links.size() == payloads.size());
   for (ByteView payload : payloads) {
-    IBID_CHECK(payload.size() == ns.layout.PayloadBytes()) << "a payload has " << payload.size() << " bytes";
+    IBID_CHECK(payload.size() == ns.layout.PayloadBytes())
+        << "a payload has " << payload.size() << " bytes";
   }
   PublishResult result;
   result.blocks.assign(links.size(), BlockResult::kFailed);
@@ -105,7 +122,9 @@ PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const Cha
   std::vector<PublishPart> parts = SplitForPublish(links, &result);
   std::vector<std::function<void()>> calls;
   for (PublishPart& part : parts) {
-    calls.push_back([&, part = &part] { PublishToServer(ns, links, payloads, durable, deadline, part, &result); });
+    calls.push_back([&, part = &part] {
+      PublishToServer(ns, links, payloads, durable, deadline, part, &result);
+    });
   }
   FanOut(executor_, calls);
 
@@ -115,7 +134,8 @@ PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const Cha
   };
   result.stored_count = count(BlockResult::kOk);
   result.present_count = count(BlockResult::kPresent);
-  if (!result.status.ok()) IBID_LOG_EVERY(seconds, warn, "publish: {}", result.status.ToString());
+  if (!result.status.ok())
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "publish: {}", result.status.ToString());
   if (metrics_.published_blocks != nullptr) {
     metrics_.published_blocks->Increment(result.stored_count);
     metrics_.present_blocks->Increment(result.present_count);

@@ -18,8 +18,8 @@ bool IsRefusal(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status ServerLink::OpenNamespace(uint32_t index, const NamespaceSpec& spec, uint64_t payload_bytes,
-                                       absl::Time deadline) {
+absl::Status ServerLink::OpenNamespace(uint32_t index, const NamespaceSpec& spec,
+                                       uint64_t payload_bytes, absl::Time deadline) {
   {
     MutexLock lock(mutex_);
     if (index >= namespaces_.size()) namespaces_.resize(index + 1);
@@ -44,7 +44,8 @@ absl::Status ServerLink::OpenNamespace(uint32_t index, const NamespaceSpec& spec
 absl::Status ServerLink::EnsureNamespace(const LinkCall& call, uint32_t index) {
   {
     MutexLock lock(mutex_);
-    IBID_CHECK(index < namespaces_.size() && namespaces_[index].is_known) << "not a handle of this client";
+    IBID_CHECK(index < namespaces_.size() && namespaces_[index].is_known)
+        << "not a handle of this client";
     const OpenedNamespace& ns = namespaces_[index];
     if (ns.epoch == call.epoch) {
       if (ns.handshake == Handshake::kOpen) return absl::OkStatus();
@@ -70,14 +71,14 @@ absl::Status ServerLink::ShakeHands(const LinkCall& call, uint32_t index) {
   if (reply.ok() && !CheckIncarnation(call, reply->incarnation).ok()) {
     status = absl::UnavailableError(absl::StrCat(address_, ": the server was restarted"));
   } else if (reply.ok() && reply->payload_bytes != payload_bytes) {
-    status = absl::FailedPreconditionError(
-        absl::StrCat("the server's blocks have ", reply->payload_bytes, " bytes, the layout's ", payload_bytes));
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "the server's blocks have ", reply->payload_bytes, " bytes, the layout's ", payload_bytes));
   }
   NoteHandshake(call, index, status);
   if (!IsRefusal(status)) return status;
-  const std::string text =
-      absl::StrCat("cache server ", address_, " refuses namespace ", DigestToShortHex(MakeNamespaceId(spec).digest),
-                   " (layout ", spec.layout, "): ", status.message());
+  const std::string text = absl::StrCat("cache server ", address_, " refuses namespace ",
+                                        DigestToShortHex(MakeNamespaceId(spec).digest), " (layout ",
+                                        spec.layout, "): ", status.message());
   IBID_LOG(error, "{}; it is not used for it", text);
   return absl::Status(status.code(), text);
 }
@@ -87,7 +88,9 @@ void ServerLink::NoteHandshake(const LinkCall& call, uint32_t index, const absl:
   OpenedNamespace& ns = namespaces_[index];
   if (ns.epoch > call.epoch) return;
   ns.epoch = call.epoch;
-  ns.handshake = status.ok() ? Handshake::kOpen : IsRefusal(status) ? Handshake::kRefused : Handshake::kNotDone;
+  ns.handshake = status.ok()         ? Handshake::kOpen
+                 : IsRefusal(status) ? Handshake::kRefused
+                                     : Handshake::kNotDone;
   ns.retry_at = clock_->Now() + kRetryInterval;
 }
 

@@ -1,8 +1,10 @@
-// Invariants: session_ is set exactly while the state is kUp. Epochs only grow, and a session belongs to one epoch. An
-// entry of namespaces_ says something only about its `epoch`. Calls run without the lock, on copies of the pointers.
+// Invariants: session_ is set exactly while the state is kUp. Epochs only grow, and a session
+// belongs to one epoch. An entry of namespaces_ says something only about its `epoch`. Calls run
+// without the lock, on copies of the pointers.
 //
 //   kFirstAttempt --connected, session and namespaces open--> kUp <--+
-//        |                                                    |      | opened again, as another epoch
+//        |                                                    |      | opened again, as another
+//        epoch
 //        +--connect_timeout, or a caller waited in vain--> kDown ----+
 //
 #include "client/server_link.h"
@@ -24,7 +26,8 @@ namespace {
 constexpr absl::Duration kConnectSlice = absl::Milliseconds(100);
 // A session is looked at this often even when nobody says that it broke.
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
-// A server that answers FailedPrecondition without end must not make its session be opened without end.
+// A server that answers FailedPrecondition without end must not make its session be opened without
+// end.
 constexpr absl::Duration kReopenInterval = absl::Seconds(1);
 constexpr uint32_t kLostLeasesMax = 16;
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(10);
@@ -50,7 +53,8 @@ ChannelOptions MakeChannelOptions(const ClientOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ServerLink>> ServerLink::Create(const std::string& address, const ClientOptions* options,
+absl::StatusOr<std::unique_ptr<ServerLink>> ServerLink::Create(const std::string& address,
+                                                               const ClientOptions* options,
                                                                const Clock* clock) {
   IBID_ASSIGN_OR_RETURN(auto channel, CacheChannel::Create(address, MakeChannelOptions(*options)));
   std::unique_ptr<ServerLink> link(new ServerLink(address, std::move(channel), options, clock));
@@ -59,8 +63,8 @@ absl::StatusOr<std::unique_ptr<ServerLink>> ServerLink::Create(const std::string
   return link;
 }
 
-ServerLink::ServerLink(std::string address, std::shared_ptr<CacheChannel> channel, const ClientOptions* options,
-                       const Clock* clock)
+ServerLink::ServerLink(std::string address, std::shared_ptr<CacheChannel> channel,
+                       const ClientOptions* options, const Clock* clock)
     : address_(std::move(address)),
       options_(options),
       clock_(clock),
@@ -122,11 +126,12 @@ bool ServerLink::TryOpen() {
     call.channel = channel_;
   }
   call.epoch = ++last_epoch_;
-  auto opened = call.channel->OpenSession(options_->client_name, call.timeout, [this](absl::Status why) {
-    MutexLock lock(mutex_);
-    last_error_ = std::move(why);
-    changed_.NotifyAll();
-  });
+  auto opened =
+      call.channel->OpenSession(options_->client_name, call.timeout, [this](absl::Status why) {
+        MutexLock lock(mutex_);
+        last_error_ = std::move(why);
+        changed_.NotifyAll();
+      });
   if (!opened.ok()) {
     const bool is_silent = absl::IsDeadlineExceeded(opened.status());
     {
@@ -141,13 +146,15 @@ bool ServerLink::TryOpen() {
     std::shared_ptr<CacheChannel> channel;
     std::unique_ptr<CacheSession> session;
   };
-  auto both = std::make_shared<SessionOnChannel>(SessionOnChannel{call.channel, *std::move(opened)});
+  auto both =
+      std::make_shared<SessionOnChannel>(SessionOnChannel{call.channel, *std::move(opened)});
   call.session = std::shared_ptr<CacheSession>(both, both->session.get());
   while (!call.session->is_broken()) {
     uint32_t index = 0;
     {
       MutexLock lock(mutex_);
-      while (index < namespaces_.size() && (!namespaces_[index].is_known || namespaces_[index].epoch == call.epoch)) {
+      while (index < namespaces_.size() &&
+             (!namespaces_[index].is_known || namespaces_[index].epoch == call.epoch)) {
         ++index;
       }
       if (is_stopping_) return false;
@@ -159,7 +166,8 @@ bool ServerLink::TryOpen() {
         breaker_.OnSuccess();
         ShowBreaker();
         SetState(State::kUp);
-        IBID_LOG(info, "cache server {}: connected, incarnation {:x}", address_, session_->incarnation());
+        IBID_LOG(info, "cache server {}: connected, incarnation {:x}", address_,
+                 session_->incarnation());
         return true;
       }
     }
@@ -181,11 +189,13 @@ void ServerLink::WatchSession() {
         session_ = nullptr;
         is_reopen_wanted_ = false;
         SetState(State::kDown);
-        if (!is_stopping_) IBID_LOG(warn, "cache server {}: session lost: {}", address_, last_error_.message());
+        if (!is_stopping_)
+          IBID_LOG(warn, "cache server {}: session lost: {}", address_, last_error_.message());
         break;
       }
       is_probe_due = breaker_.probe_at() <= now;
-      if (!is_probe_due) changed_.WaitFor(mutex_, std::min(kWatchInterval, breaker_.probe_at() - now));
+      if (!is_probe_due)
+        changed_.WaitFor(mutex_, std::min(kWatchInterval, breaker_.probe_at() - now));
     }
     if (is_probe_due) Probe();
   }
@@ -193,12 +203,13 @@ void ServerLink::WatchSession() {
 }
 
 void ServerLink::Probe() {
-  (void)CallServer(CallKind::kStats, clock_->Now() + std::max(options_->breaker_open, absl::Milliseconds(100)),
-                   [](const LinkCall& call) { return call.channel->GetStats(call.timeout).status(); });
+  (void)CallServer(
+      CallKind::kStats, clock_->Now() + std::max(options_->breaker_open, absl::Milliseconds(100)),
+      [](const LinkCall& call) { return call.channel->GetStats(call.timeout).status(); });
 }
 
-// A server that was replaced without closing its connections leaves one that is silent for long: a new channel makes a
-// new connection at once.
+// A server that was replaced without closing its connections leaves one that is silent for long: a
+// new channel makes a new connection at once.
 void ServerLink::ReplaceChannel() {
   auto channel = CacheChannel::Create(address_, MakeChannelOptions(*options_));
   if (!channel.ok()) return;
@@ -278,7 +289,8 @@ void ServerLink::Report(CallKind kind, const absl::Status& status, absl::Duratio
   if (!is_failure) {
     breaker_.OnSuccess();
   } else if (breaker_.OnFailure(clock_->Now())) {
-    IBID_LOG_EVERY(seconds, warn, "cache server {}: circuit breaker opens: {}", address_, status.message());
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "cache server {}: circuit breaker opens: {}", address_,
+                   status.message());
     changed_.NotifyAll();
   }
   ShowBreaker();
@@ -331,7 +343,8 @@ void ServerLink::SetState(State state) {
 }
 
 void ServerLink::ShowBreaker() {
-  if (metrics_.is_breaker_open != nullptr) metrics_.is_breaker_open->Set(breaker_.is_closed() ? 0 : 1);
+  if (metrics_.is_breaker_open != nullptr)
+    metrics_.is_breaker_open->Set(breaker_.is_closed() ? 0 : 1);
 }
 
 void ServerLink::RegisterMetrics() {
@@ -339,15 +352,16 @@ void ServerLink::RegisterMetrics() {
   MetricsRegistry& registry = *options_->metrics;
   for (size_t k = 0; k < kCallKindsCount; ++k) {
     const MetricLabels labels = {{"server", address_}, {"call", kCallNames[k]}};
-    metrics_.requests[k] = &MakeCounter(registry, "ibid_client_requests_total", "Calls sent to a cache server", labels);
-    metrics_.failures[k] =
-        &MakeCounter(registry, "ibid_client_failures_total", "Calls that a cache server or the network failed", labels);
+    metrics_.requests[k] = &MakeCounter(registry, "ibid_client_requests_total",
+                                        "Calls sent to a cache server", labels);
+    metrics_.failures[k] = &MakeCounter(registry, "ibid_client_failures_total",
+                                        "Calls that a cache server or the network failed", labels);
   }
   const MetricLabels labels = {{"server", address_}};
-  metrics_.is_up =
-      &MakeGauge(registry, "ibid_client_server_up", "1 while a session to the cache server is open", labels);
-  metrics_.is_breaker_open =
-      &MakeGauge(registry, "ibid_client_breaker_open", "1 while the server's circuit breaker is open", labels);
+  metrics_.is_up = &MakeGauge(registry, "ibid_client_server_up",
+                              "1 while a session to the cache server is open", labels);
+  metrics_.is_breaker_open = &MakeGauge(registry, "ibid_client_breaker_open",
+                                        "1 while the server's circuit breaker is open", labels);
 }
 
 }  // namespace ibid

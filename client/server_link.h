@@ -1,5 +1,6 @@
-// ServerLink: one cache server as the client sees it. It keeps a session and the namespaces open, opens them again when
-// the server comes back as another incarnation, and says at once, without a call, when the server is not worth one.
+// ServerLink: one cache server as the client sees it. It keeps a session and the namespaces open,
+// opens them again when the server comes back as another incarnation, and says at once, without a
+// call, when the server is not worth one.
 #pragma once
 
 #include <array>
@@ -17,9 +18,9 @@
 
 namespace ibid {
 
-// Between two lines of IBID_LOG_EVERY at one place. The macro uses its first argument inside of std::chrono:: too, so
-// it takes no other name.
-inline constexpr int64_t seconds = 5;
+// Between two lines of IBID_LOG_EVERY at one place. The macro uses its first argument inside of
+// std::chrono:: too, so it takes no other name.
+inline constexpr int64_t kLogPeriodSeconds = 5;
 
 enum class CallKind : uint8_t { kOpenNamespace, kMatch, kOffer, kFetch, kPublish, kDrop, kStats };
 inline constexpr size_t kCallKindsCount = 7;
@@ -32,12 +33,13 @@ struct LinkCall {
   absl::Duration timeout;
 };
 
-// Thread safety: thread-safe. One thread of its own connects, opens and probes: a server that does not answer delays no
-// other server's link.
+// Thread safety: thread-safe. One thread of its own connects, opens and probes: a server that does
+// not answer delays no other server's link.
 class ServerLink {
  public:
   // `options` and `clock` must outlive it. Errors: those of CacheChannel::Create.
-  static absl::StatusOr<std::unique_ptr<ServerLink>> Create(const std::string& address, const ClientOptions* options,
+  static absl::StatusOr<std::unique_ptr<ServerLink>> Create(const std::string& address,
+                                                            const ClientOptions* options,
                                                             const Clock* clock);
   ~ServerLink();
 
@@ -48,30 +50,34 @@ class ServerLink {
   // A session is open and the circuit breaker is closed.
   bool is_usable() const;
 
-  // Adds namespace `index` of the client, unless it is known, and agrees on it with the server if that is there.
-  // Errors: FailedPrecondition, InvalidArgument: refused. A server that is away is no error.
-  absl::Status OpenNamespace(uint32_t index, const NamespaceSpec& spec, uint64_t payload_bytes, absl::Time deadline);
+  // Adds namespace `index` of the client, unless it is known, and agrees on it with the server if
+  // that is there. Errors: FailedPrecondition, InvalidArgument: refused. A server that is away is
+  // no error.
+  absl::Status OpenNamespace(uint32_t index, const NamespaceSpec& spec, uint64_t payload_bytes,
+                             absl::Time deadline);
 
-  // Runs `attempt` with a usable session in which namespace `index` is open, and tells breaker and metrics of its end.
-  // FailedPrecondition means to the server an unknown session or namespace: they are opened again and `attempt` runs
-  // once more, as it does after Unavailable (not for kFetch: its leases would be void). Errors: those of `attempt`;
-  // Unavailable at once when the server is away, or the breaker open, or the namespace refused.
+  // Runs `attempt` with a usable session in which namespace `index` is open, and tells breaker and
+  // metrics of its end. FailedPrecondition means to the server an unknown session or namespace:
+  // they are opened again and `attempt` runs once more, as it does after Unavailable (not for
+  // kFetch: its leases would be void). Errors: those of `attempt`; Unavailable at once when the
+  // server is away, or the breaker open, or the namespace refused.
   absl::Status Call(CallKind kind, uint32_t index, absl::Time deadline,
                     const std::function<absl::Status(const LinkCall&)>& attempt);
 
-  // The same for calls that name no open namespace: one attempt, and what fails is not opened again. The second kind
-  // looks past the breaker.
+  // The same for calls that name no open namespace: one attempt, and what fails is not opened
+  // again. The second kind looks past the breaker.
   absl::Status CallOnce(CallKind kind, absl::Time deadline,
                         const std::function<absl::Status(const LinkCall&)>& attempt);
   absl::Status CallServer(CallKind kind, absl::Time deadline,
                           const std::function<absl::Status(const LinkCall&)>& attempt);
 
-  // To be called with the incarnation of each reply. FailedPrecondition when it is not that of `call`'s session: the
-  // link then opens everything again.
+  // To be called with the incarnation of each reply. FailedPrecondition when it is not that of
+  // `call`'s session: the link then opens everything again.
   absl::Status CheckIncarnation(const LinkCall& call, uint64_t incarnation);
 
-  // A Match with a lease got no answer: the server may hold a lease whose name nobody knows, and each heartbeat renews
-  // it. After some of these the session is opened again, which frees them, and all others.
+  // A Match with a lease got no answer: the server may hold a lease whose name nobody knows, and
+  // each heartbeat renews it. After some of these the session is opened again, which frees them,
+  // and all others.
   void NoteLostLease(const LinkCall& call);
 
  private:
@@ -91,8 +97,8 @@ class ServerLink {
     prometheus::Gauge* is_breaker_open = nullptr;
   };
 
-  ServerLink(std::string address, std::shared_ptr<CacheChannel> channel, const ClientOptions* options,
-             const Clock* clock);
+  ServerLink(std::string address, std::shared_ptr<CacheChannel> channel,
+             const ClientOptions* options, const Clock* clock);
 
   // The thread.
   void Run();
@@ -133,7 +139,8 @@ class ServerLink {
   CircuitBreaker breaker_ IBID_GUARDED_BY(mutex_);
   absl::Status last_error_ IBID_GUARDED_BY(mutex_);  // why the server is away
 
-  uint64_t last_epoch_ = 0;  // owned by the thread: no attempt to open shares its number with another
+  uint64_t last_epoch_ =
+      0;  // owned by the thread: no attempt to open shares its number with another
   std::thread thread_;
 };
 

@@ -60,7 +60,8 @@ void ExtendChain(const NamespaceId& ns, std::span<const uint32_t> tokens, uint32
                  bool with_tail, std::vector<ChainLink>* chain) {
   IBID_CHECK(block_tokens > 0);
   if (!chain->empty() && chain->back().token_count < block_tokens) chain->pop_back();
-  IBID_CHECK(chain->size() * block_tokens <= tokens.size()) << "the chain is longer than the tokens";
+  IBID_CHECK(chain->size() * block_tokens <= tokens.size())
+      << "the chain is longer than the tokens";
   chain->reserve(tokens.size() / block_tokens + 1);
   BlockKey parent = chain->empty() ? RootParent(ns) : chain->back().key;
   Sha256 hash;
@@ -68,8 +69,8 @@ void ExtendChain(const NamespaceId& ns, std::span<const uint32_t> tokens, uint32
     const auto piece = tokens.subspan(begin, std::min<size_t>(block_tokens, tokens.size() - begin));
     if (piece.size() < block_tokens && !with_tail) break;
     const BlockKey key = FinishBlockKey(hash, parent, piece, {});
-    chain->push_back({key, parent, static_cast<uint32_t>(piece.size()),
-                      static_cast<uint32_t>(chain->size())});
+    chain->push_back(
+        {key, parent, static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(chain->size())});
     parent = key;
   }
 }

@@ -1,5 +1,5 @@
-// Identity: under which namespace KV bytes may be shared, and the key of each block of a token prefix.
-// Formats: docs/formats.md; the golden values there are a test. They never change silently.
+// Identity: under which namespace KV bytes may be shared, and the key of each block of a token
+// prefix. Formats: docs/formats.md; the golden values there are a test. They never change silently.
 #pragma once
 
 #include <compare>
@@ -16,9 +16,9 @@ namespace ibid {
 
 // Which KV bytes may be shared. Each field is opaque text to the store; an absent field is empty.
 struct NamespaceSpec {
-  std::string model;    // a digest of config and weights, or the operator's revision string
-  std::string engine;   // numerics: changes when a kernel change alters KV bytes
-  std::string layout;   // KvLayout::ToString()
+  std::string model;   // a digest of config and weights, or the operator's revision string
+  std::string engine;  // numerics: changes when a kernel change alters KV bytes
+  std::string layout;  // KvLayout::ToString()
   std::string shard = "tp=0/1;pp=0/1";
   std::string adapter;  // digest of LoRA weights, not its name
   std::string salt;     // keeps tenants apart that must not see each other's timing
@@ -47,7 +47,7 @@ H AbslHashValue(H h, const NamespaceId& id) {
 
 // Something besides tokens that a block depends on, at its place in the block.
 struct BlockExtra {
-  uint8_t tag = 0;       // 1: content hash of an image or other input
+  uint8_t tag = 0;  // 1: content hash of an image or other input
   std::string bytes;
 };
 
@@ -71,13 +71,13 @@ BlockKey MakeBlockKey(const BlockKey& parent, std::span<const uint32_t> tokens,
 // Key for a block of an engine that hashes by itself.
 BlockKey MakeForeignKey(const NamespaceId& ns, absl::string_view foreign_bytes);
 
-// The chain of `tokens`: one link for each full block, and one for the tail if `with_tail` and the count is no multiple
-// of `block_tokens`. O(tokens). REQUIRES: block_tokens > 0.
+// The chain of `tokens`: one link for each full block, and one for the tail if `with_tail` and the
+// count is no multiple of `block_tokens`. O(tokens). REQUIRES: block_tokens > 0.
 std::vector<ChainLink> MakeChain(const NamespaceId& ns, std::span<const uint32_t> tokens,
                                  uint32_t block_tokens, bool with_tail);
 
-// Appends to `chain`, which covers a prefix of `tokens`, the links of the full blocks that it lacks; a tail link at its
-// end is replaced. Cost: O(new tokens).
+// Appends to `chain`, which covers a prefix of `tokens`, the links of the full blocks that it
+// lacks; a tail link at its end is replaced. Cost: O(new tokens).
 void ExtendChain(const NamespaceId& ns, std::span<const uint32_t> tokens, uint32_t block_tokens,
                  bool with_tail, std::vector<ChainLink>* chain);
 

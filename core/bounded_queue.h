@@ -1,5 +1,5 @@
-// A first-in first-out queue between threads, with a capacity. What happens when it is full is the caller's choice at
-// each push: TryPush refuses. Nothing waits without a limit.
+// A first-in first-out queue between threads, with a capacity. What happens when it is full is the
+// caller's choice at each push: TryPush refuses. Nothing waits without a limit.
 #pragma once
 
 #include <deque>
@@ -46,7 +46,8 @@ class BoundedQueue {
   // All items there are now, oldest first; never waits.
   std::vector<T> DrainAll() {
     MutexLock lock(mutex_);
-    std::vector<T> all(std::make_move_iterator(items_.begin()), std::make_move_iterator(items_.end()));
+    std::vector<T> all(std::make_move_iterator(items_.begin()),
+                       std::make_move_iterator(items_.end()));
     items_.clear();
     return all;
   }

@@ -1,5 +1,6 @@
-// IBID_CHECK(condition) << "context": ends the program with file, line and text when a programmer's assumption is false.
-// For errors that input or the outside can cause, return an absl::Status instead.
+// IBID_CHECK(condition) << "context": ends the program with file, line and text when a programmer's
+// assumption is false. For errors that input or the outside can cause, return an absl::Status
+// instead.
 #pragma once
 
 #include <cstdio>
@@ -29,14 +30,14 @@ struct Voidify {
 
 }  // namespace ibid::check_internal
 
-#define IBID_CHECK(condition)                    \
-  (condition) ? (void)0                          \
+#define IBID_CHECK(condition)                       \
+  (condition) ? (void)0                             \
               : ::ibid::check_internal::Voidify() & \
                     ::ibid::check_internal::Failure(__FILE__, __LINE__, #condition).stream()
 
 // `return` the error of `expression` (an absl::Status) to the caller.
-#define IBID_RETURN_IF_ERROR(expression)                        \
-  do {                                                          \
+#define IBID_RETURN_IF_ERROR(expression)                                                \
+  do {                                                                                  \
     if (absl::Status ibid_status = (expression); !ibid_status.ok()) return ibid_status; \
   } while (false)
 
@@ -44,8 +45,8 @@ struct Voidify {
 #define IBID_CONCAT(a, b) IBID_CONCAT_INNER(a, b)
 
 // IBID_ASSIGN_OR_RETURN(auto x, F()): x = the value of F(), or return F()'s error.
-#define IBID_ASSIGN_OR_RETURN(declaration, expression)                            \
-  auto IBID_CONCAT(ibid_result_, __LINE__) = (expression);                        \
-  if (!IBID_CONCAT(ibid_result_, __LINE__).ok())                                  \
-    return std::move(IBID_CONCAT(ibid_result_, __LINE__)).status();               \
+#define IBID_ASSIGN_OR_RETURN(declaration, expression)              \
+  auto IBID_CONCAT(ibid_result_, __LINE__) = (expression);          \
+  if (!IBID_CONCAT(ibid_result_, __LINE__).ok())                    \
+    return std::move(IBID_CONCAT(ibid_result_, __LINE__)).status(); \
   declaration = *std::move(IBID_CONCAT(ibid_result_, __LINE__))

@@ -1,4 +1,5 @@
-// XXH3-64: made by the publisher of a block, verified wherever its bytes came from elsewhere. Always on.
+// XXH3-64: made by the publisher of a block, verified wherever its bytes came from elsewhere.
+// Always on.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,8 @@ namespace ibid {
 // Thread-safe. Closures may submit further closures.
 class Executor {
  public:
-  // `name` names the threads (at most 15 characters are seen). REQUIRES: threads_count > 0, queue_capacity > 0.
+  // `name` names the threads (at most 15 characters are seen). REQUIRES: threads_count > 0,
+  // queue_capacity > 0.
   Executor(std::string name, size_t threads_count, size_t queue_capacity);
   // Runs what is queued, then joins.
   ~Executor();

@@ -17,8 +17,8 @@ inline constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 
 // Owns one mapping. Move-only. The memory is zero and aligned to kPageBytes.
 class HostMemory {
  public:
-  // A shared mapping of a new memfd called `name`. Its pages are taken from the system at first touch.
-  // Errors: ResourceExhausted (text: the size asked for and what the system said).
+  // A shared mapping of a new memfd called `name`. Its pages are taken from the system at first
+  // touch. Errors: ResourceExhausted (text: the size asked for and what the system said).
   static absl::StatusOr<HostMemory> CreateShared(const std::string& name, size_t bytes);
   // A private anonymous mapping.
   static absl::StatusOr<HostMemory> CreatePrivate(size_t bytes);

@@ -27,25 +27,28 @@ constexpr std::array<absl::string_view, 3> kOrders = {"hnd", "nhd", "opaque"};
 constexpr std::array<absl::string_view, 2> kScales = {"none", "token_head"};
 
 template <size_t N>
-absl::StatusOr<size_t> IndexOf(const std::array<absl::string_view, N>& names, absl::string_view value,
-                               absl::string_view field) {
+absl::StatusOr<size_t> IndexOf(const std::array<absl::string_view, N>& names,
+                               absl::string_view value, absl::string_view field) {
   for (size_t i = 0; i < N; ++i) {
     if (names[i] == value) return i;
   }
-  return absl::InvalidArgumentError(absl::StrCat("layout field ", field, ": unknown value '", value, "'"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout field ", field, ": unknown value '", value, "'"));
 }
 
 // One `name=value` of the canonical text.
 absl::Status SetField(absl::string_view name, absl::string_view value, KvLayout* layout) {
-  const std::pair<absl::string_view, uint32_t*> numbers[] = {{"layers", &layout->layers},
-                                                            {"kv_heads", &layout->kv_heads},
-                                                            {"k_dim", &layout->k_dim},
-                                                            {"v_dim", &layout->v_dim},
-                                                            {"block_tokens", &layout->block_tokens}};
+  const std::pair<absl::string_view, uint32_t*> numbers[] = {
+      {"layers", &layout->layers},
+      {"kv_heads", &layout->kv_heads},
+      {"k_dim", &layout->k_dim},
+      {"v_dim", &layout->v_dim},
+      {"block_tokens", &layout->block_tokens}};
   for (const auto& [number_name, number] : numbers) {
     if (name != number_name) continue;
     if (absl::SimpleAtoi(value, number)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("layout field ", name, ": '", value, "' is no number"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout field ", name, ": '", value, "' is no number"));
   }
   if (name == "dtype") {
     IBID_ASSIGN_OR_RETURN(layout->dtype, ParseDtype(value));
@@ -94,13 +97,15 @@ std::string KvLayout::ToString() const {
 absl::StatusOr<KvLayout> KvLayout::Parse(absl::string_view text) {
   KvLayout layout;
   for (const absl::string_view field : absl::StrSplit(text.substr(0, 512), ';')) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(field, absl::MaxSplits('=', 1));
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(field, absl::MaxSplits('=', 1));
     IBID_RETURN_IF_ERROR(SetField(parts.first, parts.second, &layout));
   }
   IBID_RETURN_IF_ERROR(layout.Validate());
   if (layout.ToString() != text) {
     return absl::InvalidArgumentError(absl::StrCat("layout is not in canonical form; expected '",
-                                                   layout.ToString(), "', got '", text.substr(0, 512), "'"));
+                                                   layout.ToString(), "', got '",
+                                                   text.substr(0, 512), "'"));
   }
   return layout;
 }
@@ -115,13 +120,17 @@ absl::Status KvLayout::Validate() const {
     }
   }
   if (v_dim > kDimensionMax) {
-    return absl::InvalidArgumentError(absl::StrCat("layout field v_dim is ", v_dim, "; at most ", kDimensionMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout field v_dim is ", v_dim, "; at most ", kDimensionMax));
   }
   // Multiplied in floating point first: the product of four dimensions may not fit 64 bits.
-  const double bytes = (double{1} * k_dim + v_dim) * kv_heads * block_tokens * layers * DtypeBytes(dtype);
-  if (bytes > static_cast<double>(kBlockPayloadBytesMax) || PayloadBytes() > kBlockPayloadBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("layout ", ToString(), " makes blocks of more than ",
-                                                   kBlockPayloadBytesMax, " bytes (kBlockPayloadBytesMax)"));
+  const double bytes =
+      (double{1} * k_dim + v_dim) * kv_heads * block_tokens * layers * DtypeBytes(dtype);
+  if (bytes > static_cast<double>(kBlockPayloadBytesMax) ||
+      PayloadBytes() > kBlockPayloadBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout ", ToString(), " makes blocks of more than ", kBlockPayloadBytesMax,
+                     " bytes (kBlockPayloadBytesMax)"));
   }
   return absl::OkStatus();
 }

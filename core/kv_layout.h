@@ -12,15 +12,19 @@
 namespace ibid {
 
 enum class KvDtype { kF32, kF16, kBf16, kFp8E4m3, kInt8 };
-enum class KvOrder { kHnd, kNhd, kOpaque };     // hnd: head, token, dimension (ours)
-enum class KvScales { kNone, kTokenHead };      // token_head: one f32 per token and KV head, for K and for V
+enum class KvOrder { kHnd, kNhd, kOpaque };  // hnd: head, token, dimension (ours)
+enum class KvScales {
+  kNone,
+  kTokenHead
+};  // token_head: one f32 per token and KV head, for K and for V
 
 size_t DtypeBytes(KvDtype dtype);
 absl::string_view DtypeName(KvDtype dtype);
 absl::StatusOr<KvDtype> ParseDtype(absl::string_view name);
 
-// The form of a block's payload: for each layer K [kv_heads][block_tokens][k_dim], then V [kv_heads][block_tokens][v_dim],
-// then the scales of K and of V if any. One contiguous piece; a tail block has the same size, its unused tokens zero.
+// The form of a block's payload: for each layer K [kv_heads][block_tokens][k_dim], then V
+// [kv_heads][block_tokens][v_dim], then the scales of K and of V if any. One contiguous piece; a
+// tail block has the same size, its unused tokens zero.
 struct KvLayout {
   uint32_t layers = 0;
   uint32_t kv_heads = 0;
@@ -33,12 +37,14 @@ struct KvLayout {
 
   bool operator==(const KvLayout&) const = default;
 
-  // Canonical text: `layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none`.
+  // Canonical text:
+  // `layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none`.
   std::string ToString() const;
   // Accepts canonical text only, so that one layout has one namespace.
   // Errors: InvalidArgument that names the field.
   static absl::StatusOr<KvLayout> Parse(absl::string_view text);
-  // Errors: InvalidArgument when a dimension is 0 (v_dim may be) or the payload exceeds kBlockPayloadBytesMax.
+  // Errors: InvalidArgument when a dimension is 0 (v_dim may be) or the payload exceeds
+  // kBlockPayloadBytesMax.
   absl::Status Validate() const;
 
   // All in bytes. REQUIRES: Validate() is OK.

@@ -1,5 +1,5 @@
-// Metrics: each module makes its own families in the registry that it is given and keeps the references. Names follow
-// Prometheus' conventions: `ibid_<module>_<what>_<unit>[_total]`.
+// Metrics: each module makes its own families in the registry that it is given and keeps the
+// references. Names follow Prometheus' conventions: `ibid_<module>_<what>_<unit>[_total]`.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -22,7 +22,8 @@ prometheus::Gauge& MakeGauge(MetricsRegistry& registry, const std::string& name,
                              const std::string& help, const MetricLabels& labels = {});
 // Buckets from 10 us to 40 s, four times each.
 prometheus::Histogram& MakeLatencyHistogram(MetricsRegistry& registry, const std::string& name,
-                                            const std::string& help, const MetricLabels& labels = {});
+                                            const std::string& help,
+                                            const MetricLabels& labels = {});
 
 // The text that `/metrics` answers.
 std::string SerializeMetrics(const MetricsRegistry& registry);

@@ -13,7 +13,8 @@
 namespace ibid {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "formats are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "formats are written as they lie in memory");
 
 // Looking the algorithm up costs more than hashing a block: it is done once.
 const EVP_MD* Algorithm() {
@@ -46,13 +47,17 @@ Digest Sha256::Finish() {
   return digest;
 }
 
-std::string DigestToHex(const Digest& digest) { return absl::BytesToHexString(DigestBytes(digest)); }
+std::string DigestToHex(const Digest& digest) {
+  return absl::BytesToHexString(DigestBytes(digest));
+}
 
 std::string DigestToShortHex(const Digest& digest) { return DigestToHex(digest).substr(0, 12); }
 
 absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
-  if (hex.size() != 64 || hex.find_first_not_of("0123456789abcdefABCDEF") != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("not 64 hexadecimal digits: '", hex.substr(0, 80), "'"));
+  if (hex.size() != 64 ||
+      hex.find_first_not_of("0123456789abcdefABCDEF") != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not 64 hexadecimal digits: '", hex.substr(0, 80), "'"));
   }
   return DigestFromBytes(absl::HexStringToBytes(hex), "key");
 }
@@ -60,7 +65,8 @@ absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
 absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes, absl::string_view what) {
   Digest digest;
   if (bytes.size() != digest.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " has ", bytes.size(), " bytes; 32 are needed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " has ", bytes.size(), " bytes; 32 are needed"));
   }
   std::memcpy(digest.data(), bytes.data(), digest.size());
   return digest;

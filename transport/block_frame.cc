@@ -1,7 +1,7 @@
 // A frame on the wire (field numbers of proto/ibid/v1/block_frame.proto):
 //
-//   slice 1: | fields 1..15, those that are not their type's zero | tag of field 100 | payload length |
-//   slice 2: | payload: the slot's own memory                                                        |
+//   slice 1: | fields 1..15, those that are not their type's zero | tag of field 100 | payload
+//   length | slice 2: | payload: the slot's own memory |
 //
 // Frames of other protobuf libraries may hold the fields in any order and cut anywhere into slices.
 #include "transport/block_frame.h"
@@ -30,12 +30,27 @@ constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
 }
 constexpr uint32_t VarintTag(int field) { return Tag(field, WireFormatLite::WIRETYPE_VARINT); }
 constexpr uint32_t Fixed64Tag(int field) { return Tag(field, WireFormatLite::WIRETYPE_FIXED64); }
-constexpr uint32_t BytesTag(int field) { return Tag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED); }
+constexpr uint32_t BytesTag(int field) {
+  return Tag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+}
 
 enum Field : int {
-  kIndex = 1, kKey = 2, kParent = 3, kTokenCount = 4, kPosition = 5, kChecksum = 6, kOutcome = 7, kTier = 8,
-  kFirstLayer = 9, kLayerCount = 10, kRangeChecksum = 11, kSessionId = 12, kNamespaceId = 13, kDurable = 14,
-  kIncarnation = 15, kPayload = 100,
+  kIndex = 1,
+  kKey = 2,
+  kParent = 3,
+  kTokenCount = 4,
+  kPosition = 5,
+  kChecksum = 6,
+  kOutcome = 7,
+  kTier = 8,
+  kFirstLayer = 9,
+  kLayerCount = 10,
+  kRangeChecksum = 11,
+  kSessionId = 12,
+  kNamespaceId = 13,
+  kDurable = 14,
+  kIncarnation = 15,
+  kPayload = 100,
 };
 
 // Small enough to stay in the second-level cache between the copy and the checksum.
@@ -133,22 +148,38 @@ class FieldReader {
 
   absl::Status ReadField(uint32_t tag) {
     switch (tag) {
-      case VarintTag(kIndex): return ReadU32(&header_.index);
-      case BytesTag(kKey): return ReadDigest("key", &header_.key.digest);
-      case BytesTag(kParent): return ReadDigest("parent", &header_.parent.digest);
-      case VarintTag(kTokenCount): return ReadU32(&header_.token_count);
-      case VarintTag(kPosition): return ReadU32(&header_.position);
-      case Fixed64Tag(kChecksum): return ReadU64(&header_.checksum);
-      case VarintTag(kOutcome): return ReadOutcome();
-      case BytesTag(kTier): return ReadTier();
-      case VarintTag(kFirstLayer): return ReadU32(&header_.first_layer);
-      case VarintTag(kLayerCount): return ReadU32(&header_.layer_count);
-      case Fixed64Tag(kRangeChecksum): return ReadU64(&header_.range_checksum);
-      case Fixed64Tag(kSessionId): return ReadU64(&header_.session_id);
-      case BytesTag(kNamespaceId): return ReadDigest("namespace_id", &header_.namespace_id.digest);
-      case VarintTag(kDurable): return ReadBool(&header_.durable);
-      case Fixed64Tag(kIncarnation): return ReadU64(&header_.incarnation);
-      case BytesTag(kPayload): return ReadPayload();
+      case VarintTag(kIndex):
+        return ReadU32(&header_.index);
+      case BytesTag(kKey):
+        return ReadDigest("key", &header_.key.digest);
+      case BytesTag(kParent):
+        return ReadDigest("parent", &header_.parent.digest);
+      case VarintTag(kTokenCount):
+        return ReadU32(&header_.token_count);
+      case VarintTag(kPosition):
+        return ReadU32(&header_.position);
+      case Fixed64Tag(kChecksum):
+        return ReadU64(&header_.checksum);
+      case VarintTag(kOutcome):
+        return ReadOutcome();
+      case BytesTag(kTier):
+        return ReadTier();
+      case VarintTag(kFirstLayer):
+        return ReadU32(&header_.first_layer);
+      case VarintTag(kLayerCount):
+        return ReadU32(&header_.layer_count);
+      case Fixed64Tag(kRangeChecksum):
+        return ReadU64(&header_.range_checksum);
+      case Fixed64Tag(kSessionId):
+        return ReadU64(&header_.session_id);
+      case BytesTag(kNamespaceId):
+        return ReadDigest("namespace_id", &header_.namespace_id.digest);
+      case VarintTag(kDurable):
+        return ReadBool(&header_.durable);
+      case Fixed64Tag(kIncarnation):
+        return ReadU64(&header_.incarnation);
+      case BytesTag(kPayload):
+        return ReadPayload();
       default:
         return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : Malformed("unknown field");
     }
@@ -184,27 +215,31 @@ class FieldReader {
       return absl::InvalidArgumentError(
           absl::StrCat("BlockFrame: ", what, " has ", length, " bytes, not ", digest->size()));
     }
-    return in_.ReadRaw(digest->data(), static_cast<int>(digest->size())) ? absl::OkStatus() : Malformed(what);
+    return in_.ReadRaw(digest->data(), static_cast<int>(digest->size())) ? absl::OkStatus()
+                                                                         : Malformed(what);
   }
   absl::Status ReadTier() {
     uint32_t length = 0;
     if (!in_.ReadVarint32(&length)) return Malformed("tier");
     if (length > kTextFieldBytesMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("BlockFrame: tier has ", length, " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "BlockFrame: tier has ", length, " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
     }
-    return in_.ReadString(&header_.tier, static_cast<int>(length)) ? absl::OkStatus() : Malformed("tier");
+    return in_.ReadString(&header_.tier, static_cast<int>(length)) ? absl::OkStatus()
+                                                                   : Malformed("tier");
   }
   absl::Status ReadPayload() {
     uint32_t length = 0;
     if (!in_.ReadVarint32(&length)) return Malformed("payload length");
     if (length > kBlockPayloadBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("BlockFrame: payload has ", length,
-                                                     " bytes, over kBlockPayloadBytesMax=", kBlockPayloadBytesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("BlockFrame: payload has ", length,
+                       " bytes, over kBlockPayloadBytesMax=", kBlockPayloadBytesMax));
     }
     payload_begin_ = static_cast<size_t>(in_.CurrentPosition());
     payload_bytes_ = length;
-    return in_.Skip(static_cast<int>(length)) ? absl::OkStatus() : Malformed("payload: it is cut short");
+    return in_.Skip(static_cast<int>(length)) ? absl::OkStatus()
+                                              : Malformed("payload: it is cut short");
   }
 
   CodedInputStream& in_;
@@ -215,7 +250,8 @@ class FieldReader {
 
 }  // namespace
 
-grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload, std::shared_ptr<const void> owner) {
+grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
+                             std::shared_ptr<const void> owner) {
   IBID_CHECK(payload.size() <= kBlockPayloadBytesMax) << payload.size();
   IBID_CHECK(header.tier.size() <= kTextFieldBytesMax);
   uint8_t fixed_room[kHeaderBytesMax + kTextFieldBytesMax];
@@ -224,14 +260,15 @@ grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload, std::s
     const grpc::Slice slice(fixed_room, fields_bytes);
     return grpc::ByteBuffer(&slice, 1);
   }
-  const grpc::Slice slices[] = {grpc::Slice(fixed_room, fields_bytes), OwnedSlice(payload, std::move(owner))};
+  const grpc::Slice slices[] = {grpc::Slice(fixed_room, fields_bytes),
+                                OwnedSlice(payload, std::move(owner))};
   return grpc::ByteBuffer(slices, 2);
 }
 
 absl::StatusOr<ReceivedFrame> ReceivedFrame::Parse(const grpc::ByteBuffer& message) {
   if (message.Length() > kMessageBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("BlockFrame: ", message.Length(),
-                                                   " bytes, over kMessageBytesMax=", kMessageBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "BlockFrame: ", message.Length(), " bytes, over kMessageBytesMax=", kMessageBytesMax));
   }
   ReceivedFrame frame;
   if (!message.Valid() || !message.Dump(&frame.slices_).ok()) {
@@ -246,9 +283,9 @@ absl::StatusOr<ReceivedFrame> ReceivedFrame::Parse(const grpc::ByteBuffer& messa
   frame.payload_bytes_ = fields.payload_bytes();
   const size_t fields_bytes = message.Length() - frame.payload_bytes_;
   if (fields_bytes > kFrameFieldsBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("BlockFrame: ", fields_bytes,
-                                                   " bytes besides the payload, over kFrameFieldsBytesMax=",
-                                                   kFrameFieldsBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "BlockFrame: ", fields_bytes,
+        " bytes besides the payload, over kFrameFieldsBytesMax=", kFrameFieldsBytesMax));
   }
   return frame;
 }
@@ -283,7 +320,8 @@ uint64_t CopyWithChecksum(std::span<const ByteView> pieces, MutableByteView dest
   for (ByteView piece : pieces) {
     while (!piece.empty()) {
       const size_t count = std::min(piece.size(), kCopyPieceBytes);
-      IBID_CHECK(done + count <= destination.size()) << done << " " << count << " " << destination.size();
+      IBID_CHECK(done + count <= destination.size())
+          << done << " " << count << " " << destination.size();
       std::memcpy(destination.data() + done, piece.data(), count);
       done += count;
       piece = piece.subspan(count);

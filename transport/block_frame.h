@@ -1,5 +1,6 @@
-// BlockFrame (proto/ibid/v1/block_frame.proto) without a protobuf object: the payload is sent from where it lies and read
-// straight into its destination, and still any protobuf client can write and read such frames.
+// BlockFrame (proto/ibid/v1/block_frame.proto) without a protobuf object: the payload is sent from
+// where it lies and read straight into its destination, and still any protobuf client can write and
+// read such frames.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -51,15 +52,19 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-// A message whose last slice refers to `payload`; `owner` is released on any thread once gRPC needs it no more, which may be
-// after the call has ended. An absent payload is an empty view with no owner.
-grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload, std::shared_ptr<const void> owner);
+// A message whose last slice refers to `payload`; `owner` is released on any thread once gRPC needs
+// it no more, which may be after the call has ended. An absent payload is an empty view with no
+// owner.
+grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
+                             std::shared_ptr<const void> owner);
 
-// A received frame: its fields, and where in the message the payload lies. Owns the message's memory. Move-only.
+// A received frame: its fields, and where in the message the payload lies. Owns the message's
+// memory. Move-only.
 class ReceivedFrame {
  public:
   // Fields may come in any order and more than once (the last counts); unknown ones are skipped.
-  // Errors: InvalidArgument (not a BlockFrame; a digest that is not 32 bytes; a limit of transport/limits.h, by name).
+  // Errors: InvalidArgument (not a BlockFrame; a digest that is not 32 bytes; a limit of
+  // transport/limits.h, by name).
   static absl::StatusOr<ReceivedFrame> Parse(const grpc::ByteBuffer& message);
 
   ReceivedFrame(ReceivedFrame&&) = default;
@@ -70,7 +75,8 @@ class ReceivedFrame {
   // The payload's pieces in order; valid as long as this lives.
   std::vector<ByteView> payload_pieces() const;
 
-  // Copies the payload to `destination` and returns its checksum, in one pass. REQUIRES: destination.size() == payload_bytes().
+  // Copies the payload to `destination` and returns its checksum, in one pass. REQUIRES:
+  // destination.size() == payload_bytes().
   uint64_t CopyPayload(MutableByteView destination) const;
 
  private:
@@ -82,8 +88,8 @@ class ReceivedFrame {
   size_t payload_bytes_ = 0;
 };
 
-// Copies and makes the checksum of what was copied, a piece at a time while it is in the processor's cache.
-// REQUIRES: destination.size() is the sum of the pieces.
+// Copies and makes the checksum of what was copied, a piece at a time while it is in the
+// processor's cache. REQUIRES: destination.size() is the sum of the pieces.
 uint64_t CopyWithChecksum(std::span<const ByteView> pieces, MutableByteView destination);
 
 }  // namespace ibid

@@ -1,5 +1,5 @@
-// Both calls run on the caller's thread alone, Fetch by blocking reads and Publish by a completion queue of its own: once they
-// have returned, nothing is left that could touch the caller's memory.
+// Both calls run on the caller's thread alone, Fetch by blocking reads and Publish by a completion
+// queue of its own: once they have returned, nothing is left that could touch the caller's memory.
 #include "transport/byte_streams.h"
 
 #include <grpcpp/client_context.h>
@@ -35,8 +35,10 @@ v1::FetchRequest MakeFetchRequest(const FetchCall& call, std::span<const BlockKe
   return request;
 }
 
-// Takes the frame's payload to `into`. The bytes count only if they are those of `key` in the asked form.
-BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const BlockKey& key, MutableByteView into) {
+// Takes the frame's payload to `into`. The bytes count only if they are those of `key` in the asked
+// form.
+BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const BlockKey& key,
+                       MutableByteView into) {
   const FrameHeader& header = frame.header();
   if (header.outcome == BlockOutcome::kCorrupt) return BlockOutcome::kCorrupt;
   if (header.outcome != BlockOutcome::kOk) return BlockOutcome::kMiss;
@@ -51,26 +53,28 @@ BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const 
 // One Publish call: writes run at most kPublishFramesInFlight ahead of the results.
 class PublishRun {
  public:
-  PublishRun(StagingPool* staging, const PublishCall& call,
-             std::span<const PublishBlock> blocks, const std::function<void(const PublishBlockResult&)>& on_result)
+  PublishRun(StagingPool* staging, const PublishCall& call, std::span<const PublishBlock> blocks,
+             const std::function<void(const PublishBlockResult&)>& on_result)
       : staging_(staging), call_(call), blocks_(blocks), on_result_(on_result) {}
 
-  absl::StatusOr<uint64_t> Run(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout) {
+  absl::StatusOr<uint64_t> Run(const std::shared_ptr<grpc::Channel>& channel,
+                               absl::Duration timeout) {
     SetTimeout(timeout, &context_);
     grpc::GenericStub stub(channel);
     stream_ = stub.PrepareCall(&context_, kPublishMethod, &queue_);
     stream_->StartCall(TagOf(Step::kStart));
     void* tag = nullptr;
     bool ok = false;
-    while (!is_finished_ && queue_.Next(&tag, &ok)) OnStep(static_cast<Step>(reinterpret_cast<uintptr_t>(tag)), ok);
+    while (!is_finished_ && queue_.Next(&tag, &ok))
+      OnStep(static_cast<Step>(reinterpret_cast<uintptr_t>(tag)), ok);
     queue_.Shutdown();
     while (queue_.Next(&tag, &ok)) {
     }
     if (!own_error_.ok()) return own_error_;
     IBID_RETURN_IF_ERROR(FromGrpcStatus(final_status_));
     if (answered_count_ < blocks_.size()) {
-      return absl::InternalError(absl::StrCat("Publish: the server answered ", answered_count_, " of ",
-                                              blocks_.size(), " blocks"));
+      return absl::InternalError(absl::StrCat("Publish: the server answered ", answered_count_,
+                                              " of ", blocks_.size(), " blocks"));
     }
     return incarnation_;
   }
@@ -88,7 +92,8 @@ class PublishRun {
       case Step::kWrite:
         is_writing_ = false;
         outgoing_.Clear();
-        // A failed write means that the call is over; the pending read says so too and leads to Finish.
+        // A failed write means that the call is over; the pending read says so too and leads to
+        // Finish.
         if (ok) WriteNext();
         return;
       case Step::kRead:
@@ -153,7 +158,8 @@ class PublishRun {
   // False when what came is no result of a block of this call; then the call is being cancelled.
   bool TakeResult() {
     v1::PublishResult message;
-    const grpc::Status parsed = grpc::SerializationTraits<v1::PublishResult>::Deserialize(&incoming_, &message);
+    const grpc::Status parsed =
+        grpc::SerializationTraits<v1::PublishResult>::Deserialize(&incoming_, &message);
     if (!parsed.ok() || message.index() >= blocks_.size() || answered_count_ == blocks_.size()) {
       own_error_ = absl::InternalError("Publish: the server sent a result that fits no block");
       context_.TryCancel();
@@ -161,7 +167,8 @@ class PublishRun {
     }
     ++answered_count_;
     incarnation_ = message.incarnation();
-    on_result_(PublishBlockResult{message.index(), static_cast<BlockOutcome>(message.outcome()), message.detail()});
+    on_result_(PublishBlockResult{message.index(), static_cast<BlockOutcome>(message.outcome()),
+                                  message.detail()});
     return true;
   }
 
@@ -187,9 +194,10 @@ class PublishRun {
 
 }  // namespace
 
-absl::StatusOr<FetchReply> FetchBlocks(grpc::Channel* channel, const FetchCall& call, std::span<const BlockKey> keys,
-                                       std::span<const MutableByteView> into, absl::Duration timeout,
-                                       const std::function<void(uint32_t, BlockOutcome)>& on_block) {
+absl::StatusOr<FetchReply> FetchBlocks(
+    grpc::Channel* channel, const FetchCall& call, std::span<const BlockKey> keys,
+    std::span<const MutableByteView> into, absl::Duration timeout,
+    const std::function<void(uint32_t, BlockOutcome)>& on_block) {
   IBID_CHECK(keys.size() == into.size()) << keys.size() << " " << into.size();
   FetchReply reply;
   if (keys.empty()) return reply;
@@ -205,9 +213,11 @@ absl::StatusOr<FetchReply> FetchBlocks(grpc::Channel* channel, const FetchCall& 
   while (own_error.ok() && stream->Read(&message)) {
     absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(message);
     if (!frame.ok()) {
-      own_error = absl::InternalError(absl::StrCat("Fetch: the server sent a wrong frame: ", frame.status().message()));
+      own_error = absl::InternalError(
+          absl::StrCat("Fetch: the server sent a wrong frame: ", frame.status().message()));
     } else if (next >= keys.size() || frame->header().index != next) {
-      own_error = absl::InternalError(absl::StrCat("Fetch: frame ", frame->header().index, " came for block ", next));
+      own_error = absl::InternalError(
+          absl::StrCat("Fetch: frame ", frame->header().index, " came for block ", next));
     } else {
       const BlockOutcome outcome = TakeFrame(*frame, call, keys[next], into[next]);
       reply.incarnation = frame->header().incarnation;
@@ -221,20 +231,22 @@ absl::StatusOr<FetchReply> FetchBlocks(grpc::Channel* channel, const FetchCall& 
   if (!own_error.ok()) return own_error;
   IBID_RETURN_IF_ERROR(FromGrpcStatus(status));
   if (next < keys.size()) {
-    return absl::InternalError(absl::StrCat("Fetch: the stream ended after ", next, " of ", keys.size(), " blocks"));
+    return absl::InternalError(
+        absl::StrCat("Fetch: the stream ended after ", next, " of ", keys.size(), " blocks"));
   }
   return reply;
 }
 
-absl::StatusOr<uint64_t> PublishBlocks(const std::shared_ptr<grpc::Channel>& channel, StagingPool* staging,
-                                       const PublishCall& call, std::span<const PublishBlock> blocks,
-                                       absl::Duration timeout,
-                                       const std::function<void(const PublishBlockResult&)>& on_result) {
+absl::StatusOr<uint64_t> PublishBlocks(
+    const std::shared_ptr<grpc::Channel>& channel, StagingPool* staging, const PublishCall& call,
+    std::span<const PublishBlock> blocks, absl::Duration timeout,
+    const std::function<void(const PublishBlockResult&)>& on_result) {
   if (blocks.empty()) return 0;
   for (const PublishBlock& block : blocks) {
     if (block.payload.size() > kBlockPayloadBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("Publish: a payload of ", block.payload.size(),
-                                                     " bytes is over kBlockPayloadBytesMax=", kBlockPayloadBytesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("Publish: a payload of ", block.payload.size(),
+                       " bytes is over kBlockPayloadBytesMax=", kBlockPayloadBytesMax));
     }
   }
   return PublishRun(staging, call, blocks, on_result).Run(channel, timeout);

@@ -37,9 +37,9 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
   stats.version = from.version();
   stats.uptime_seconds = from.uptime_seconds();
   for (const v1::TierStats& tier : from.tiers()) {
-    stats.tiers.push_back(CacheStats::Tier{tier.tier(), tier.state(), tier.bytes_max(), tier.used_bytes(),
-                                           tier.allocated_bytes(), tier.largest_free_bytes(), tier.blocks(),
-                                           tier.hits(), tier.evictions()});
+    stats.tiers.push_back(CacheStats::Tier{
+        tier.tier(), tier.state(), tier.bytes_max(), tier.used_bytes(), tier.allocated_bytes(),
+        tier.largest_free_bytes(), tier.blocks(), tier.hits(), tier.evictions()});
   }
   stats.sessions = from.sessions();
   stats.leases = from.leases();
@@ -58,20 +58,27 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
 
 absl::Status CheckKeysCount(absl::string_view call, size_t count) {
   if (count <= kRequestKeysMax) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(call, ": ", count, " keys in one request, over kRequestKeysMax=", kRequestKeysMax));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      call, ": ", count, " keys in one request, over kRequestKeysMax=", kRequestKeysMax));
 }
 
 class GrpcCacheChannel final : public CacheChannel {
  public:
   explicit GrpcCacheChannel(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)), stub_(v1::CacheService::NewStub(channel_)), staging_(std::make_shared<StagingPool>()) {}
+      : channel_(std::move(channel)),
+        stub_(v1::CacheService::NewStub(channel_)),
+        staging_(std::make_shared<StagingPool>()) {}
 
-  bool is_connected() override { return channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY; }
+  bool is_connected() override {
+    return channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+  }
 
-  bool WaitUntilConnected(absl::Duration timeout) override { return channel_->WaitForConnected(DeadlineAfter(timeout)); }
+  bool WaitUntilConnected(absl::Duration timeout) override {
+    return channel_->WaitForConnected(DeadlineAfter(timeout));
+  }
 
-  absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec, absl::Duration timeout) override {
+  absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec,
+                                                   absl::Duration timeout) override {
     const NamespaceId ns = MakeNamespaceId(spec);
     std::vector<uint32_t> tokens(kGoldenTokensCount);
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -84,8 +91,9 @@ class GrpcCacheChannel final : public CacheChannel {
     return OpenNamespaceReply{response.incarnation(), response.payload_bytes()};
   }
 
-  absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(absl::string_view client_name, absl::Duration timeout,
-                                                            std::function<void(absl::Status)> on_broken) override {
+  absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(
+      absl::string_view client_name, absl::Duration timeout,
+      std::function<void(absl::Status)> on_broken) override {
     return OpenCacheSession(channel_, client_name, timeout, std::move(on_broken));
   }
 
@@ -97,13 +105,16 @@ class GrpcCacheChannel final : public CacheChannel {
     request.set_namespace_id(DigestString(call.ns.digest));
     request.set_keys(EncodeKeys(chain));
     request.set_lease(call.lease);
-    const absl::Duration wait = std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
+    const absl::Duration wait =
+        std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
     request.set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
-    IBID_ASSIGN_OR_RETURN(const v1::MatchResponse response, Call(&v1::CacheService::Stub::Match, request, timeout));
+    IBID_ASSIGN_OR_RETURN(const v1::MatchResponse response,
+                          Call(&v1::CacheService::Stub::Match, request, timeout));
     if (response.matched_count() > chain.size()) {
       return absl::InternalError("Match: the server matched more keys than were asked for");
     }
-    MatchReply reply{response.incarnation(), response.matched_count(), response.pending_count(), response.lease_id()};
+    MatchReply reply{response.incarnation(), response.matched_count(), response.pending_count(),
+                     response.lease_id()};
     for (const v1::TierCount& tier : response.tiers()) {
       if (tier.tier() == "host") reply.host_blocks = tier.blocks();
       if (tier.tier() == "disk") reply.disk_blocks = tier.blocks();
@@ -111,33 +122,38 @@ class GrpcCacheChannel final : public CacheChannel {
     return reply;
   }
 
-  absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns, std::span<const BlockKey> keys,
+  absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns,
+                                   std::span<const BlockKey> keys,
                                    absl::Duration timeout) override {
     IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
     v1::OfferRequest request;
     request.set_session_id(session_id);
     request.set_namespace_id(DigestString(ns.digest));
     request.set_keys(EncodeKeys(keys));
-    IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response, Call(&v1::CacheService::Stub::Offer, request, timeout));
+    IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
+                          Call(&v1::CacheService::Stub::Offer, request, timeout));
     if (static_cast<size_t>(response.outcomes_size()) != keys.size()) {
-      return absl::InternalError("Offer: the server answered another number of keys than were offered");
+      return absl::InternalError(
+          "Offer: the server answered another number of keys than were offered");
     }
     OfferReply reply{response.incarnation()};
     reply.outcomes.reserve(keys.size());
-    for (const int outcome : response.outcomes()) reply.outcomes.push_back(static_cast<BlockOutcome>(outcome));
+    for (const int outcome : response.outcomes())
+      reply.outcomes.push_back(static_cast<BlockOutcome>(outcome));
     return reply;
   }
 
-  absl::StatusOr<FetchReply> Fetch(const FetchCall& call, std::span<const BlockKey> keys,
-                                   std::span<const MutableByteView> into, absl::Duration timeout,
-                                   const std::function<void(uint32_t, BlockOutcome)>& on_block) override {
+  absl::StatusOr<FetchReply> Fetch(
+      const FetchCall& call, std::span<const BlockKey> keys, std::span<const MutableByteView> into,
+      absl::Duration timeout,
+      const std::function<void(uint32_t, BlockOutcome)>& on_block) override {
     IBID_RETURN_IF_ERROR(CheckKeysCount("Fetch", keys.size()));
     return FetchBlocks(channel_.get(), call, keys, into, timeout, on_block);
   }
 
-  absl::StatusOr<uint64_t> Publish(const PublishCall& call, std::span<const PublishBlock> blocks,
-                                   absl::Duration timeout,
-                                   const std::function<void(const PublishBlockResult&)>& on_result) override {
+  absl::StatusOr<uint64_t> Publish(
+      const PublishCall& call, std::span<const PublishBlock> blocks, absl::Duration timeout,
+      const std::function<void(const PublishBlockResult&)>& on_result) override {
     return PublishBlocks(channel_, staging_.get(), call, blocks, timeout, on_result);
   }
 
@@ -148,7 +164,8 @@ class GrpcCacheChannel final : public CacheChannel {
     if (ns != nullptr) request.set_namespace_id(DigestString(ns->digest));
     request.set_everything(ns == nullptr);
     request.set_keys(EncodeKeys(keys));
-    IBID_ASSIGN_OR_RETURN(const v1::DropResponse response, Call(&v1::CacheService::Stub::Drop, request, timeout));
+    IBID_ASSIGN_OR_RETURN(const v1::DropResponse response,
+                          Call(&v1::CacheService::Stub::Drop, request, timeout));
     return DropReply{response.incarnation(), response.blocks()};
   }
 
@@ -160,10 +177,12 @@ class GrpcCacheChannel final : public CacheChannel {
 
  private:
   template <typename Request, typename Response>
-  using UnaryMethod = grpc::Status (v1::CacheService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  using UnaryMethod = grpc::Status (v1::CacheService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                               Response*);
 
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(UnaryMethod<Request, Response> method, const Request& request, absl::Duration timeout) {
+  absl::StatusOr<Response> Call(UnaryMethod<Request, Response> method, const Request& request,
+                                absl::Duration timeout) {
     grpc::ClientContext context;
     SetTimeout(timeout, &context);
     Response response;

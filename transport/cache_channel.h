@@ -1,9 +1,10 @@
 // CacheChannel: the client's end of CacheService on one server, in core types: protobuf stops here.
 //
-// Thread safety: every method, from any thread. Calls block their thread until they are done; no call outlives its timeout.
-// Ownership: views passed in belong to the call until it returns; then nothing reads or writes them any more.
-// Errors: Unavailable and DeadlineExceeded for the network and the server's absence; else what the server said
-// (transport/status_conversion.h). A block that is not there is an outcome, not an error.
+// Thread safety: every method, from any thread. Calls block their thread until they are done; no
+// call outlives its timeout. Ownership: views passed in belong to the call until it returns; then
+// nothing reads or writes them any more. Errors: Unavailable and DeadlineExceeded for the network
+// and the server's absence; else what the server said (transport/status_conversion.h). A block that
+// is not there is an outcome, not an error.
 #pragma once
 
 #include <cstdint>
@@ -75,15 +76,17 @@ struct PublishBlock {
   ByteView payload;
   // The publisher's checksum of `payload`; computed on the way when absent.
   std::optional<uint64_t> checksum;
-  // Keeps `payload` alive. With it the payload is sent from where it lies, and the owner may be held until after the call
-  // (the connection may still be sending from it). Without, the payload is copied once into memory of the channel.
+  // Keeps `payload` alive. With it the payload is sent from where it lies, and the owner may be
+  // held until after the call (the connection may still be sending from it). Without, the payload
+  // is copied once into memory of the channel.
   std::shared_ptr<const void> owner;
 };
 
 // What became of one block of a Publish.
 struct PublishBlockResult {
   uint32_t index = 0;
-  BlockOutcome outcome = BlockOutcome::kUnspecified;  // kOk, kPresent, kPending, kRejected, kCorrupt, kInvalid
+  BlockOutcome outcome =
+      BlockOutcome::kUnspecified;  // kOk, kPresent, kPending, kRejected, kCorrupt, kInvalid
   std::string detail;
 };
 
@@ -96,19 +99,22 @@ struct DropReply {
 struct CacheStats {
   struct Tier {
     std::string tier, state;
-    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0, hits = 0, evictions = 0;
+    uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0,
+             hits = 0, evictions = 0;
   };
   uint64_t incarnation = 0;
   std::string version;
   double uptime_seconds = 0;
   std::vector<Tier> tiers;
-  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0, missed_blocks = 0,
-           published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0, namespaces = 0, pending_writes = 0;
+  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0,
+           missed_blocks = 0, published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0,
+           namespaces = 0, pending_writes = 0;
   bool is_recovering = false;
 };
 
-// A liveness stream to one server; what the client holds there lives as long as this. Heartbeats go out by themselves and
-// renew all leases. Ends when it dies, without waiting for the server. Thread-safe.
+// A liveness stream to one server; what the client holds there lives as long as this. Heartbeats go
+// out by themselves and renew all leases. Ends when it dies, without waiting for the server.
+// Thread-safe.
 class CacheSession {
  public:
   virtual ~CacheSession() = default;
@@ -117,16 +123,19 @@ class CacheSession {
   virtual uint64_t incarnation() const = 0;
   virtual absl::Duration heartbeat() const = 0;
   virtual absl::Duration lease_ttl() const = 0;
-  // The stream has ended, or the server has not answered for two heartbeats. Never becomes false again.
+  // The stream has ended, or the server has not answered for two heartbeats. Never becomes false
+  // again.
   virtual bool is_broken() const = 0;
-  // Gives the leases back without waiting. Nothing happens once the session is broken: they ended with it.
+  // Gives the leases back without waiting. Nothing happens once the session is broken: they ended
+  // with it.
   virtual void ReleaseLeases(std::span<const uint64_t> lease_ids) = 0;
 };
 
 class CacheChannel {
  public:
   // Errors: those of MakeChannel. Does not connect yet.
-  static absl::StatusOr<std::unique_ptr<CacheChannel>> Create(absl::string_view address, const ChannelOptions& options);
+  static absl::StatusOr<std::unique_ptr<CacheChannel>> Create(absl::string_view address,
+                                                              const ChannelOptions& options);
   virtual ~CacheChannel() = default;
 
   // Whether there is a connection now. Starts connecting if there is none; never waits.
@@ -135,36 +144,45 @@ class CacheChannel {
   virtual bool WaitUntilConnected(absl::Duration timeout) = 0;
 
   // The handshake. Computes the id and the golden key that the server compares with its own.
-  // Errors: FailedPrecondition (another layout under this id), InvalidArgument (malformed; hashes otherwise).
-  virtual absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec, absl::Duration timeout) = 0;
+  // Errors: FailedPrecondition (another layout under this id), InvalidArgument (malformed; hashes
+  // otherwise).
+  virtual absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec,
+                                                           absl::Duration timeout) = 0;
 
-  // Blocks until the server has answered or `timeout`. `on_broken` is called at most once, on a thread of gRPC, when the
-  // session breaks by itself; it must not block, and must not destroy the session.
-  virtual absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(absl::string_view client_name, absl::Duration timeout,
-                                                                    std::function<void(absl::Status)> on_broken) = 0;
+  // Blocks until the server has answered or `timeout`. `on_broken` is called at most once, on a
+  // thread of gRPC, when the session breaks by itself; it must not block, and must not destroy the
+  // session.
+  virtual absl::StatusOr<std::unique_ptr<CacheSession>> OpenSession(
+      absl::string_view client_name, absl::Duration timeout,
+      std::function<void(absl::Status)> on_broken) = 0;
 
   virtual absl::StatusOr<MatchReply> Match(const MatchCall& call, std::span<const BlockKey> chain,
                                            absl::Duration timeout) = 0;
-  virtual absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns, std::span<const BlockKey> keys,
+  virtual absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns,
+                                           std::span<const BlockKey> keys,
                                            absl::Duration timeout) = 0;
 
-  // Blocks into `into`: into[i] takes the block (or its layer range) of keys[i] and must have its exact size. `on_block` is
-  // called on the calling thread, in the order of the keys: kOk (all bytes are there and the checksum was right), kMiss,
-  // kCorrupt (checksum or size wrong: into[i] holds rubbish). Keys without a call, when an error ends the stream early, have
-  // an unspecified into[i]. After the return nothing writes to `into`. REQUIRES: keys.size() == into.size().
-  virtual absl::StatusOr<FetchReply> Fetch(const FetchCall& call, std::span<const BlockKey> keys,
-                                           std::span<const MutableByteView> into, absl::Duration timeout,
-                                           const std::function<void(uint32_t index, BlockOutcome)>& on_block) = 0;
+  // Blocks into `into`: into[i] takes the block (or its layer range) of keys[i] and must have its
+  // exact size. `on_block` is called on the calling thread, in the order of the keys: kOk (all
+  // bytes are there and the checksum was right), kMiss, kCorrupt (checksum or size wrong: into[i]
+  // holds rubbish). Keys without a call, when an error ends the stream early, have an unspecified
+  // into[i]. After the return nothing writes to `into`. REQUIRES: keys.size() == into.size().
+  virtual absl::StatusOr<FetchReply> Fetch(
+      const FetchCall& call, std::span<const BlockKey> keys, std::span<const MutableByteView> into,
+      absl::Duration timeout,
+      const std::function<void(uint32_t index, BlockOutcome)>& on_block) = 0;
 
-  // Sends `blocks` in order and calls `on_result` on the calling thread for each block that the server answered, in order of
-  // completion. Blocks without a call, when an error ends the stream early, may or may not be stored.
-  // Returns the server's incarnation (0 when it answered no block).
-  virtual absl::StatusOr<uint64_t> Publish(const PublishCall& call, std::span<const PublishBlock> blocks,
-                                           absl::Duration timeout,
-                                           const std::function<void(const PublishBlockResult&)>& on_result) = 0;
+  // Sends `blocks` in order and calls `on_result` on the calling thread for each block that the
+  // server answered, in order of completion. Blocks without a call, when an error ends the stream
+  // early, may or may not be stored. Returns the server's incarnation (0 when it answered no
+  // block).
+  virtual absl::StatusOr<uint64_t> Publish(
+      const PublishCall& call, std::span<const PublishBlock> blocks, absl::Duration timeout,
+      const std::function<void(const PublishBlockResult&)>& on_result) = 0;
 
   // `ns` null: everything. `keys` empty: the whole namespace.
-  virtual absl::StatusOr<DropReply> Drop(const NamespaceId* ns, std::span<const BlockKey> keys, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<DropReply> Drop(const NamespaceId* ns, std::span<const BlockKey> keys,
+                                         absl::Duration timeout) = 0;
   virtual absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) = 0;
 };
 

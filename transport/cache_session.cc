@@ -3,8 +3,11 @@
 //   opening --first response--> open --end of stream, or silence--> broken
 //      \--end of stream, timeout, Close--------^    \--Close--> broken, without on_broken
 //
-// gRPC calls the reactor's methods, the alarm its callback, both on gRPC's threads. Each holds the stream by shared_ptr; the
-// reactor's own reference goes in OnDone.
+// gRPC calls the reactor's methods, the alarm its callback, both on gRPC's threads. Each holds the
+// stream by shared_ptr; the reactor's own reference goes in OnDone.
+//
+// Writes start on threads that are no reactions of gRPC's: a hold keeps the call until reads have
+// ended and no such thread is between its look at `has_ended_` and the end of StartWrite.
 #include "transport/cache_session.h"
 
 #include <grpcpp/alarm.h>
@@ -43,6 +46,7 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
       MutexLock lock(mutex_);
       is_writing_ = true;
     }
+    AddHold();
     StartRead(&incoming_);
     StartWrite(&outgoing_);
     StartCall();
@@ -91,7 +95,7 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return;  // the stream has ended: OnDone follows
+    if (!ok) return EndWrites();  // the stream has ended: OnDone follows
     bool is_first = false;
     {
       MutexLock lock(mutex_);
@@ -151,7 +155,9 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   void WriteNext() {
     {
       MutexLock lock(mutex_);
-      if (state_ != State::kOpen || is_writing_ || (releases_.empty() && !is_heartbeat_due_)) return;
+      if (state_ != State::kOpen || has_ended_ || is_writing_ ||
+          (releases_.empty() && !is_heartbeat_due_))
+        return;
       outgoing_.Clear();
       outgoing_.set_renew_leases(is_heartbeat_due_);
       is_heartbeat_due_ = false;
@@ -159,8 +165,27 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
       for (size_t i = 0; i < count; ++i) outgoing_.add_release_lease_ids(releases_[i]);
       releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count));
       is_writing_ = true;
+      ++starting_count_;
     }
     StartWrite(&outgoing_);
+    bool is_last = false;
+    {
+      MutexLock lock(mutex_);
+      --starting_count_;
+      is_last = has_ended_ && starting_count_ == 0;
+    }
+    if (is_last) RemoveHold();
+  }
+
+  // No write starts from now on. Called once, when reads have ended.
+  void EndWrites() {
+    bool is_last = false;
+    {
+      MutexLock lock(mutex_);
+      has_ended_ = true;
+      is_last = starting_count_ == 0;
+    }
+    if (is_last) RemoveHold();
   }
 
   void ArmHeartbeat() {
@@ -168,7 +193,8 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
     auto alarm = std::make_unique<grpc::Alarm>();
     MutexLock lock(mutex_);
     if (state_ != State::kOpen) return;
-    const absl::Duration interval = absl::Milliseconds(first_response_.heartbeat_ms()) * kHeartbeatShare;
+    const absl::Duration interval =
+        absl::Milliseconds(first_response_.heartbeat_ms()) * kHeartbeatShare;
     alarm->Set(DeadlineAfter(std::max(interval, absl::Milliseconds(1))),
                [self = shared_from_this()](bool ok) {
                  if (ok) self->OnHeartbeatDue();
@@ -182,7 +208,8 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
       MutexLock lock(mutex_);
       if (state_ != State::kOpen) return;
       const absl::Duration silence = clock_.Now() - last_answer_;
-      is_silent = silence > absl::Milliseconds(first_response_.heartbeat_ms()) * kSilentHeartbeatsMax;
+      is_silent =
+          silence > absl::Milliseconds(first_response_.heartbeat_ms()) * kSilentHeartbeatsMax;
       is_heartbeat_due_ = true;
     }
     if (is_silent) {
@@ -208,6 +235,8 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   std::function<void(absl::Status)> on_broken_ IBID_GUARDED_BY(mutex_);
   bool is_calling_back_ IBID_GUARDED_BY(mutex_) = false;
   bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
+  bool has_ended_ IBID_GUARDED_BY(mutex_) = false;  // of reads
+  int starting_count_ IBID_GUARDED_BY(mutex_) = 0;  // threads in StartWrite
   bool is_heartbeat_due_ IBID_GUARDED_BY(mutex_) = false;
   std::vector<uint64_t> releases_ IBID_GUARDED_BY(mutex_);
   v1::SessionResponse first_response_ IBID_GUARDED_BY(mutex_);
@@ -226,7 +255,9 @@ class OpenedSession final : public CacheSession {
   absl::Duration heartbeat() const override { return absl::Milliseconds(response_.heartbeat_ms()); }
   absl::Duration lease_ttl() const override { return absl::Milliseconds(response_.lease_ttl_ms()); }
   bool is_broken() const override { return stream_->is_broken(); }
-  void ReleaseLeases(std::span<const uint64_t> lease_ids) override { stream_->ReleaseLeases(lease_ids); }
+  void ReleaseLeases(std::span<const uint64_t> lease_ids) override {
+    stream_->ReleaseLeases(lease_ids);
+  }
 
  private:
   const std::shared_ptr<SessionStream> stream_;
@@ -235,9 +266,9 @@ class OpenedSession final : public CacheSession {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CacheSession>> OpenCacheSession(std::shared_ptr<grpc::Channel> channel,
-                                                               absl::string_view client_name, absl::Duration timeout,
-                                                               std::function<void(absl::Status)> on_broken) {
+absl::StatusOr<std::unique_ptr<CacheSession>> OpenCacheSession(
+    std::shared_ptr<grpc::Channel> channel, absl::string_view client_name, absl::Duration timeout,
+    std::function<void(absl::Status)> on_broken) {
   const auto stream = std::make_shared<SessionStream>(std::move(channel), std::move(on_broken));
   if (absl::Status status = stream->Open(client_name, timeout); !status.ok()) {
     stream->Close();

@@ -12,8 +12,8 @@
 namespace ibid {
 
 // As CacheChannel::OpenSession.
-absl::StatusOr<std::unique_ptr<CacheSession>> OpenCacheSession(std::shared_ptr<grpc::Channel> channel,
-                                                               absl::string_view client_name, absl::Duration timeout,
-                                                               std::function<void(absl::Status)> on_broken);
+absl::StatusOr<std::unique_ptr<CacheSession>> OpenCacheSession(
+    std::shared_ptr<grpc::Channel> channel, absl::string_view client_name, absl::Duration timeout,
+    std::function<void(absl::Status)> on_broken);
 
 }  // namespace ibid

@@ -1,4 +1,5 @@
-// Deadlines of gRPC calls by the monotonic clock: a step of the wall clock neither shortens nor prolongs a call.
+// Deadlines of gRPC calls by the monotonic clock: a step of the wall clock neither shortens nor
+// prolongs a call.
 #pragma once
 
 #include <grpc/support/time.h>

@@ -3,7 +3,8 @@
 
 namespace ibid {
 
-// From now on they are ibid's, at level debug: what they say of connections comes back as statuses too. Called once, in main.
+// From now on they are ibid's, at level debug: what they say of connections comes back as statuses
+// too. Called once, in main.
 void TakeOverGrpcLog();
 
 }  // namespace ibid

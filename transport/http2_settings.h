@@ -14,7 +14,8 @@ void SetHttp2Arguments(Set set) {
   set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, static_cast<int>(kMessageBytesMax));
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A block of 2 MiB in frames of the default 16 KiB costs 128 frame headers and as many small slices.
+  // A block of 2 MiB in frames of the default 16 KiB costs 128 frame headers and as many small
+  // slices.
   set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
 }
 

@@ -25,7 +25,8 @@ inline std::string EncodeKeys(std::span<const BlockKey> keys) {
 // Errors: InvalidArgument (not a multiple of 32 bytes), ResourceExhausted (kRequestKeysMax).
 inline absl::StatusOr<std::vector<BlockKey>> DecodeKeys(absl::string_view bytes) {
   if (bytes.size() % sizeof(BlockKey) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("keys: ", bytes.size(), " bytes are not a multiple of 32"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("keys: ", bytes.size(), " bytes are not a multiple of 32"));
   }
   const size_t count = bytes.size() / sizeof(BlockKey);
   if (count > kRequestKeysMax) {

@@ -1,4 +1,5 @@
-// The limits of what crosses a connection, each with its unit. Reaching one is an error that names it, or back-pressure.
+// The limits of what crosses a connection, each with its unit. Reaching one is an error that names
+// it, or back-pressure.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@ namespace ibid {
 
 // The fields of a BlockFrame besides its payload, unknown ones included.
 inline constexpr size_t kFrameFieldsBytesMax = size_t{64} << 10;
-// One gRPC message, either way: the largest block with its fields. gRPC refuses a larger one with RESOURCE_EXHAUSTED.
+// One gRPC message, either way: the largest block with its fields. gRPC refuses a larger one with
+// RESOURCE_EXHAUSTED.
 inline constexpr size_t kMessageBytesMax = kBlockPayloadBytesMax + kFrameFieldsBytesMax;
 // Keys in one Match, Offer, Fetch or Drop.
 inline constexpr size_t kRequestKeysMax = 262'144;
@@ -22,12 +24,14 @@ inline constexpr size_t kTextFieldBytesMax = 4'096;
 
 // Publish: frames that a client has on their way ahead of their results.
 inline constexpr size_t kPublishFramesInFlight = 64;
-// Publish: frames that the server has taken from one stream and not yet answered; then it stops reading.
+// Publish: frames that the server has taken from one stream and not yet answered; then it stops
+// reading.
 inline constexpr size_t kPublishFramesUnanswered = 128;
 // Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
 inline constexpr size_t kFetchBlocksAhead = 8;
 
-// Streams of one connection, and so the calls of one client to one server at a time; more wait at the client.
+// Streams of one connection, and so the calls of one client to one server at a time; more wait at
+// the client.
 inline constexpr int kConnectionStreamsMax = 1'024;
 
 // A Match waits no longer than this for pending blocks, whatever it asks for.

@@ -1,10 +1,10 @@
 // Protobuf messages of calls that a service takes as raw bytes.
 #pragma once
 
+#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "absl/status/statusor.h"
 

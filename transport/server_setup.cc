@@ -14,7 +14,8 @@
 namespace ibid {
 namespace {
 
-// Clients send keepalive pings each 10 s by default; faster than this is abuse, and the connection is closed.
+// Clients send keepalive pings each 10 s by default; faster than this is abuse, and the connection
+// is closed.
 constexpr int kClientPingIntervalMinMs = 1'000;
 
 void SetArguments(const ServerSetup& setup, grpc::ServerBuilder* builder) {
@@ -26,7 +27,8 @@ void SetArguments(const ServerSetup& setup, grpc::ServerBuilder* builder) {
   };
   set_ms(GRPC_ARG_KEEPALIVE_TIME_MS, setup.keepalive_interval);
   set_ms(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, setup.keepalive_timeout);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kClientPingIntervalMinMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kClientPingIntervalMinMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kConnectionStreamsMax);
   // Two servers on one port would share its clients at random.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -34,8 +36,8 @@ void SetArguments(const ServerSetup& setup, grpc::ServerBuilder* builder) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const ServerSetup& setup,
-                                                              std::span<grpc::Service* const> services) {
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
+    const ServerSetup& setup, std::span<grpc::Service* const> services) {
   IBID_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials,
                         MakeServerCredentials(setup.tls));
   grpc::EnableDefaultHealthCheckService(true);

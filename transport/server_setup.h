@@ -1,4 +1,5 @@
-// The server's end: a gRPC server with health and reflection services and the limits that all of ibid uses.
+// The server's end: a gRPC server with health and reflection services and the limits that all of
+// ibid uses.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -23,9 +24,10 @@ struct ServerSetup {
 // A running server. Serves, and is healthy, from Start to Shutdown. Thread-safe.
 class GrpcServer {
  public:
-  // `services` must outlive the server. Errors: InvalidArgument (TLS files), Unavailable (the address cannot be bound).
-  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const ServerSetup& setup,
-                                                           std::span<grpc::Service* const> services);
+  // `services` must outlive the server. Errors: InvalidArgument (TLS files), Unavailable (the
+  // address cannot be bound).
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const ServerSetup& setup, std::span<grpc::Service* const> services);
   ~GrpcServer();  // Shutdown without grace
 
   int port() const { return port_; }
@@ -36,7 +38,8 @@ class GrpcServer {
   void Shutdown(absl::Duration grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, int port) : server_(std::move(server)), port_(port) {}
+  GrpcServer(std::unique_ptr<grpc::Server> server, int port)
+      : server_(std::move(server)), port_(port) {}
 
   std::unique_ptr<grpc::Server> server_;
   const int port_;

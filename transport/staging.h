@@ -1,4 +1,5 @@
-// Memory that payloads are copied to when they must be sent although their owner may go before gRPC is done with them.
+// Memory that payloads are copied to when they must be sent although their owner may go before gRPC
+// is done with them.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,12 @@
 
 namespace ibid {
 
-// What a pool keeps for reuse; more is given back to the system. Fresh memory is up to 30 times slower than used one.
+// What a pool keeps for reuse; more is given back to the system. Fresh memory is up to 30 times
+// slower than used one.
 inline constexpr size_t kStagingBytesRetainedMax = size_t{64} << 20;
 
-// Thread-safe. Buffers may outlive the pool's other owners: they come back when the last reference goes.
+// Thread-safe. Buffers may outlive the pool's other owners: they come back when the last reference
+// goes.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
   struct Buffer {

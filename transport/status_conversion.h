@@ -7,7 +7,8 @@
 
 namespace ibid {
 
-// Messages longer than kStatusMessageBytesMax are cut: they travel in HTTP/2 trailers, which are limited to 8 KiB.
+// Messages longer than kStatusMessageBytesMax are cut: they travel in HTTP/2 trailers, which are
+// limited to 8 KiB.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

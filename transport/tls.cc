@@ -29,7 +29,8 @@ absl::Status CheckPair(const TlsOptions& tls) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsOptions& tls) {
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const TlsOptions& tls) {
   if (!tls.is_enabled()) return grpc::InsecureChannelCredentials();
   IBID_RETURN_IF_ERROR(CheckPair(tls));
   grpc::SslCredentialsOptions options;
@@ -39,7 +40,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   return grpc::SslCredentials(options);
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsOptions& tls) {
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const TlsOptions& tls) {
   if (!tls.is_enabled()) return grpc::InsecureServerCredentials();
   IBID_RETURN_IF_ERROR(CheckPair(tls));
   if (tls.certificate_file.empty()) {

@@ -17,15 +17,20 @@
 namespace ibid::cli {
 namespace {
 
-constexpr const char* kCommonFlags[] = {"servers", "timeout", "json", "log_level", "tls_ca", "tls_cert", "tls_key"};
+constexpr const char* kCommonFlags[] = {"servers", "timeout",  "json",   "log_level",
+                                        "tls_ca",  "tls_cert", "tls_key"};
 
 std::set<std::string>& GivenFlags() {
   static std::set<std::string> given;
   return given;
 }
 
-std::string FlagName(absl::string_view word) { return word == "namespace" ? "name_space" : std::string(word); }
-std::string WordOf(absl::string_view flag) { return flag == "name_space" ? "namespace" : std::string(flag); }
+std::string FlagName(absl::string_view word) {
+  return word == "namespace" ? "name_space" : std::string(word);
+}
+std::string WordOf(absl::string_view flag) {
+  return flag == "name_space" ? "namespace" : std::string(flag);
+}
 
 absl::CommandLineFlag* FindFlag(const Command& command, absl::string_view word) {
   const std::string name = FlagName(word);
@@ -52,7 +57,8 @@ absl::Status ParseFlags(const Command& command, const std::vector<std::string>& 
   for (size_t i = 0; i < arguments.size(); ++i) {
     absl::string_view word = arguments[i];
     if (word.substr(0, 2) != "--") {
-      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", word, "'; flags start with --"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("unexpected argument '", word, "'; flags start with --"));
     }
     word.remove_prefix(2);
     const std::vector<std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
@@ -89,22 +95,26 @@ absl::Status ParseFlags(const Command& command, const std::vector<std::string>& 
 bool IsGiven(absl::string_view flag) { return GivenFlags().count(FlagName(flag)) > 0; }
 
 std::string CommandHelp(const Command& command) {
-  std::string text = absl::StrCat("ibid ", command.name, ": ", command.summary, "\n\n", command.help, "\n");
+  std::string text =
+      absl::StrCat("ibid ", command.name, ": ", command.summary, "\n\n", command.help, "\n");
   if (!command.flags.empty()) absl::StrAppend(&text, "Flags:\n");
   for (const char* flag : command.flags) absl::StrAppend(&text, FlagLine(flag));
   absl::StrAppend(&text, "Flags of every command:\n");
   for (const char* flag : kCommonFlags) absl::StrAppend(&text, FlagLine(flag));
   absl::StrAppend(&text,
-                  "Exit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or worker does not answer; "
+                  "Exit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or "
+                  "worker does not answer; "
                   "4 it answered with an error.\n");
   return text;
 }
 
 std::string ProgramHelp(const std::vector<const Command*>& commands) {
   std::string text =
-      "ibid asks and commands a store of KV blocks, and the workers that use it.\n\n  ibid COMMAND [--flag=value "
+      "ibid asks and commands a store of KV blocks, and the workers that use it.\n\n  ibid COMMAND "
+      "[--flag=value "
       "...]\n\n";
-  for (const Command* command : commands) absl::StrAppendFormat(&text, "  %-10s %s\n", command->name, command->summary);
+  for (const Command* command : commands)
+    absl::StrAppendFormat(&text, "  %-10s %s\n", command->name, command->summary);
   absl::StrAppend(&text, "\n`ibid COMMAND --help` explains one of them.\n");
   return text;
 }
@@ -121,7 +131,8 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectClient(absl::Duration fallback) {
   options.client_name = "ibid-cli";
   // A server that refuses is known as soon as this is over; nobody waits longer for it.
   options.connect_timeout = std::min(timeout, absl::Seconds(1));
-  options.match_timeout = options.fetch_timeout = options.publish_timeout = options.admin_timeout = timeout;
+  options.match_timeout = options.fetch_timeout = options.publish_timeout = options.admin_timeout =
+      timeout;
   options.tls_ca_file = absl::GetFlag(FLAGS_tls_ca);
   options.tls_certificate_file = absl::GetFlag(FLAGS_tls_cert);
   options.tls_key_file = absl::GetFlag(FLAGS_tls_key);
@@ -143,26 +154,30 @@ int FailUsage(const Command& command, absl::string_view text) {
 }
 
 int FailServers(const Command& command) {
-  absl::FPrintF(
-      stderr,
-      "ibid %s: no cache server answers at %s. Is ibid-server running there? --servers=host:port,... names others.\n",
-      command.name, Addresses());
+  absl::FPrintF(stderr,
+                "ibid %s: no cache server answers at %s. Is ibid-server running there? "
+                "--servers=host:port,... names others.\n",
+                command.name, Addresses());
   return kExitUnreachable;
 }
 
-int FailWorker(const Command& command, absl::string_view what, absl::string_view address, const absl::Status& status) {
+int FailWorker(const Command& command, absl::string_view what, absl::string_view address,
+               const absl::Status& status) {
   if (absl::IsUnavailable(status)) {
     absl::FPrintF(stderr,
-                  "ibid %s: no worker answers at %s. Is ibid-worker running there? --worker=host:port names another.\n",
+                  "ibid %s: no worker answers at %s. Is ibid-worker running there? "
+                  "--worker=host:port names another.\n",
                   command.name, address);
     return kExitUnreachable;
   }
   if (absl::IsDeadlineExceeded(status)) {
-    absl::FPrintF(stderr, "ibid %s: the worker at %s did not finish in time; --timeout=... gives it more.\n",
-                  command.name, address);
+    absl::FPrintF(
+        stderr, "ibid %s: the worker at %s did not finish in time; --timeout=... gives it more.\n",
+        command.name, address);
     return kExitUnreachable;
   }
-  absl::FPrintF(stderr, "ibid %s: %s: the worker at %s: %s\n", command.name, what, address, status.message());
+  absl::FPrintF(stderr, "ibid %s: %s: the worker at %s: %s\n", command.name, what, address,
+                status.message());
   return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
 }
 
@@ -171,7 +186,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text) {
   for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     uint32_t token = 0;
     if (!absl::SimpleAtoi(piece, &token)) {
-      return absl::InvalidArgumentError(absl::StrCat("--tokens: '", piece, "' is no token id; write 1,2,3"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tokens: '", piece, "' is no token id; write 1,2,3"));
     }
     tokens.push_back(token);
   }
@@ -184,7 +200,8 @@ absl::StatusOr<std::vector<BlockKey>> ParseKeys(absl::string_view text) {
   for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const absl::StatusOr<Digest> digest = DigestFromHex(piece);
     if (!digest.ok())
-      return absl::InvalidArgumentError(absl::StrCat("--keys: '", piece, "' has not 64 hexadecimal digits"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--keys: '", piece, "' has not 64 hexadecimal digits"));
     keys.push_back(BlockKey{*digest});
   }
   if (keys.empty()) return absl::InvalidArgumentError("--keys: no key");

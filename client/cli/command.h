@@ -32,7 +32,8 @@ struct Command {
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand;
 
-// Sets the flags from `arguments` (what follows the command's name). Accepts --name=value, --name value, and --name and
+// Sets the flags from `arguments` (what follows the command's name). Accepts --name=value, --name
+// value, and --name and
 // --noname for a bool. Errors: InvalidArgument with the line to show.
 absl::Status ParseFlags(const Command& command, const std::vector<std::string>& arguments);
 // The flag was on the command line.
@@ -40,7 +41,8 @@ bool IsGiven(absl::string_view flag);
 std::string CommandHelp(const Command& command);
 std::string ProgramHelp(const std::vector<const Command*>& commands);
 
-// By the flags --servers, --worker, --timeout and --tls_*. `fallback`: the timeout where none was given.
+// By the flags --servers, --worker, --timeout and --tls_*. `fallback`: the timeout where none was
+// given.
 absl::StatusOr<std::unique_ptr<Client>> ConnectClient(absl::Duration fallback);
 absl::StatusOr<std::unique_ptr<InferenceChannel>> ConnectWorker(const std::string& address);
 absl::Duration TimeoutOr(absl::Duration fallback);
@@ -49,7 +51,8 @@ absl::Duration TimeoutOr(absl::Duration fallback);
 int FailUsage(const Command& command, absl::string_view text);
 int FailServers(const Command& command);
 // `what` was tried on the worker at `address`.
-int FailWorker(const Command& command, absl::string_view what, absl::string_view address, const absl::Status& status);
+int FailWorker(const Command& command, absl::string_view what, absl::string_view address,
+               const absl::Status& status);
 
 // Comma-separated unsigned numbers. Errors: InvalidArgument.
 absl::StatusOr<std::vector<uint32_t>> ParseTokens(absl::string_view text);

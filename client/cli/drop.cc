@@ -14,10 +14,12 @@ constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 int RunDrop(const Command& command) {
   const bool is_everything = absl::GetFlag(FLAGS_everything);
-  if (is_everything == IsGiven("namespace")) return FailUsage(command, "give either --namespace or --everything");
+  if (is_everything == IsGiven("namespace"))
+    return FailUsage(command, "give either --namespace or --everything");
   if (is_everything && IsGiven("keys")) return FailUsage(command, "--keys goes with --namespace");
   if (is_everything && !absl::GetFlag(FLAGS_yes)) {
-    return FailUsage(command, "--everything drops the blocks of all models and tenants; say --yes too");
+    return FailUsage(command,
+                     "--everything drops the blocks of all models and tenants; say --yes too");
   }
   NamespaceId ns;
   std::vector<BlockKey> keys;
@@ -36,7 +38,8 @@ int RunDrop(const Command& command) {
   const absl::StatusOr<uint64_t> dropped = (*client)->Drop(is_everything ? nullptr : &ns, keys);
   if (!dropped.ok()) {
     if (!(*client)->is_any_reachable()) return FailServers(command);
-    absl::FPrintF(stderr, "ibid drop: %s. Run it again once they are back.\n", dropped.status().message());
+    absl::FPrintF(stderr, "ibid drop: %s. Run it again once they are back.\n",
+                  dropped.status().message());
     return absl::IsUnavailable(dropped.status()) ? kExitUnreachable : kExitFailed;
   }
   if (absl::GetFlag(FLAGS_json)) {
@@ -49,13 +52,14 @@ int RunDrop(const Command& command) {
 
 }  // namespace
 
-const Command kDropCommand = {
-    "drop",
-    "remove blocks from all tiers of all servers",
-    "Removes the blocks with the given keys, or all of a namespace, or everything. Blocks in use are invisible at once "
-    "and freed\n"
-    "when they are used no more.\n\n  ibid drop --namespace=697e...\n  ibid drop --everything --yes\n",
-    {"name_space", "keys", "everything", "yes"},
-    RunDrop};
+const Command kDropCommand = {"drop",
+                              "remove blocks from all tiers of all servers",
+                              "Removes the blocks with the given keys, or all of a namespace, or "
+                              "everything. Blocks in use are invisible at once "
+                              "and freed\n"
+                              "when they are used no more.\n\n  ibid drop --namespace=697e...\n  "
+                              "ibid drop --everything --yes\n",
+                              {"name_space", "keys", "everything", "yes"},
+                              RunDrop};
 
 }  // namespace ibid::cli

@@ -5,11 +5,14 @@
 ABSL_FLAG(std::vector<std::string>, servers, {"127.0.0.1:7070"},
           "cache servers, host:port,...; all of the cluster, in any order");
 ABSL_FLAG(std::string, worker, "127.0.0.1:7080", "worker, host:port");
-ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(), "how long to wait for an answer, such as 500ms or 10s");
+ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(),
+          "how long to wait for an answer, such as 500ms or 10s");
 ABSL_FLAG(bool, json, false, "one JSON object on standard output");
 ABSL_FLAG(std::string, log_level, "off", "log on standard error: debug, info, warn, error or off");
-ABSL_FLAG(std::string, tls_ca, "", "PEM file with the authority that signs the servers; turns TLS on");
-ABSL_FLAG(std::string, tls_cert, "", "PEM file with this client's certificate, if the servers ask for one");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file with the authority that signs the servers; turns TLS on");
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file with this client's certificate, if the servers ask for one");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert");
 
 // `namespace` is a word of C++; the command line says --namespace.
@@ -24,8 +27,9 @@ ABSL_FLAG(bool, yes, false, "yes, really");
 
 ABSL_FLAG(std::string, prompt, "", "the prompt's text");
 ABSL_FLAG(std::string, prompt_file, "", "file with the prompt's text; - is standard input");
-ABSL_FLAG(std::string, prefill_worker, "",
-          "worker that computes the prompt, host:port; --worker then fetches its blocks and goes on");
+ABSL_FLAG(
+    std::string, prefill_worker, "",
+    "worker that computes the prompt, host:port; --worker then fetches its blocks and goes on");
 ABSL_FLAG(uint32_t, max_tokens, 64, "most tokens to generate");
 ABSL_FLAG(double, temperature, 0, "0: always the most likely token");
 ABSL_FLAG(uint32_t, top_k, 0, "sample among the k most likely tokens; 0: off");

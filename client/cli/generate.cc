@@ -29,7 +29,8 @@ absl::StatusOr<InferenceStore> ParseStore(const std::string& text) {
   if (text == "ro") return InferenceStore::kReadOnly;
   if (text == "wo") return InferenceStore::kWriteOnly;
   if (text == "off") return InferenceStore::kOff;
-  return absl::InvalidArgumentError(absl::StrCat("--store=", text, " is none of rw, ro, wo and off"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--store=", text, " is none of rw, ro, wo and off"));
 }
 
 absl::StatusOr<InferenceRequest> MakeRequest() {
@@ -72,15 +73,17 @@ class Output {
   void PrintEnd(const InferenceFinish& finish) const {
     if (absl::GetFlag(FLAGS_json)) return PrintJson(finish);
     // A model without a tokenizer has no text to show.
-    if (text_.empty() && !token_ids_.empty()) std::fputs(absl::StrJoin(token_ids_, ",").c_str(), stdout);
+    if (text_.empty() && !token_ids_.empty())
+      std::fputs(absl::StrJoin(token_ids_, ",").c_str(), stdout);
     std::fputs("\n", stdout);
     std::fflush(stdout);
-    absl::FPrintF(
-        stderr,
-        "TTFT %.1f ms, TPOT %.2f ms; prompt %d tokens: %d fetched, %d from the worker's pages, %d computed; output %d "
-        "tokens (%s)\n",
-        finish.ttft_ms, finish.tpot_ms, finish.usage.prompt_tokens, finish.usage.fetched_tokens,
-        finish.usage.worker_tokens, finish.usage.computed_tokens, finish.output_tokens, finish.reason);
+    absl::FPrintF(stderr,
+                  "TTFT %.1f ms, TPOT %.2f ms; prompt %d tokens: %d fetched, %d from the worker's "
+                  "pages, %d computed; output %d "
+                  "tokens (%s)\n",
+                  finish.ttft_ms, finish.tpot_ms, finish.usage.prompt_tokens,
+                  finish.usage.fetched_tokens, finish.usage.worker_tokens,
+                  finish.usage.computed_tokens, finish.output_tokens, finish.reason);
   }
 
  private:
@@ -133,15 +136,19 @@ int RunGenerate(const Command& command) {
 const Command kGenerateCommand = {
     "generate",
     "let a worker continue a prompt",
-    "Text goes to standard output as it comes; then a line on standard error says how long the first token took and "
+    "Text goes to standard output as it comes; then a line on standard error says how long the "
+    "first token took and "
     "how the\n"
-    "prompt came to have KV. With --json, one object at the end: text, token_ids, usage, ttft_ms, tpot_ms, finish. "
+    "prompt came to have KV. With --json, one object at the end: text, token_ids, usage, ttft_ms, "
+    "tpot_ms, finish. "
     "With\n"
-    "--prefill_worker, that worker computes the prompt, and --worker fetches its blocks from the store and goes on.\n\n"
-    "  ibid generate --prompt=\"Once upon a time\" --max_tokens=32\n  ibid generate --prompt_file=- --json < "
+    "--prefill_worker, that worker computes the prompt, and --worker fetches its blocks from the "
+    "store and goes on.\n\n"
+    "  ibid generate --prompt=\"Once upon a time\" --max_tokens=32\n  ibid generate "
+    "--prompt_file=- --json < "
     "prompt.txt\n",
-    {"worker", "prompt", "prompt_file", "tokens", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop",
-     "store", "salt", "no_worker_cache", "prefill_worker"},
+    {"worker", "prompt", "prompt_file", "tokens", "max_tokens", "temperature", "top_k", "top_p",
+     "seed", "stop", "store", "salt", "no_worker_cache", "prefill_worker"},
     RunGenerate};
 
 }  // namespace ibid::cli

@@ -9,7 +9,8 @@
 namespace ibid::cli {
 
 nlohmann::ordered_json ToJson(const ServerStats& stats);
-nlohmann::ordered_json ToJson(const std::string& address, const absl::StatusOr<InferenceStats>& stats);
+nlohmann::ordered_json ToJson(const std::string& address,
+                              const absl::StatusOr<InferenceStats>& stats);
 nlohmann::ordered_json ToJson(const InferenceUsage& usage);
 
 }  // namespace ibid::cli

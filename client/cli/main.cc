@@ -14,8 +14,8 @@ namespace {
 bool IsHelp(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 int Main(const std::vector<std::string>& words) {
-  const std::vector<const Command*> commands = {&kStatusCommand, &kStatsCommand, &kMatchCommand, &kGenerateCommand,
-                                                &kDropCommand};
+  const std::vector<const Command*> commands = {&kStatusCommand, &kStatsCommand, &kMatchCommand,
+                                                &kGenerateCommand, &kDropCommand};
   if (words.empty()) {
     std::fputs(ProgramHelp(commands).c_str(), stderr);
     return kExitUsage;
@@ -25,7 +25,9 @@ int Main(const std::vector<std::string>& words) {
     return kExitOk;
   }
   for (const Command* command : commands) {
-    if (words[0] != command->name && !(IsHelp(words[0]) && words.size() > 1 && words[1] == command->name)) continue;
+    if (words[0] != command->name &&
+        !(IsHelp(words[0]) && words.size() > 1 && words[1] == command->name))
+      continue;
     const std::vector<std::string> arguments(words.begin() + 1, words.end());
     for (const std::string& argument : arguments) {
       if (IsHelp(words[0]) || argument == "--help" || argument == "-h") {
@@ -51,4 +53,6 @@ int Main(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace ibid::cli
 
-int main(int argc, char** argv) { return ibid::cli::Main(std::vector<std::string>(argv + 1, argv + argc)); }
+int main(int argc, char** argv) {
+  return ibid::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

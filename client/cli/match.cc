@@ -30,8 +30,8 @@ std::vector<ChainLink> ChainOf(const NamespaceId& ns, const std::vector<BlockKey
   return chain;
 }
 
-// What the command line does not say, the worker does. The exit code of a failure goes to `exit_code`, its line is
-// printed.
+// What the command line does not say, the worker does. The exit code of a failure goes to
+// `exit_code`, its line is printed.
 std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
   const auto usage = [&](absl::string_view text) {
     *exit_code = FailUsage(command, text);
@@ -80,7 +80,8 @@ std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
     question.chain = ChainOf(question.ns, *keys);
     question.block_tokens = 0;
   } else {
-    if (question.block_tokens == 0) return usage("the worker names no block size; give --block_tokens");
+    if (question.block_tokens == 0)
+      return usage("the worker names no block size; give --block_tokens");
     question.chain = MakeChain(question.ns, tokens, question.block_tokens, /*with_tail=*/false);
   }
   return question;
@@ -104,12 +105,13 @@ int RunMatch(const Command& command) {
                                          {"host_blocks", found.host_blocks},
                                          {"disk_blocks", found.disk_blocks},
                                          {"is_complete", found.is_complete}};
-    std::puts(json.dump(2).c_str());
+    std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
   } else {
     absl::PrintF("%d of %d blocks are stored", found.blocks, question->chain.size());
-    if (question->block_tokens > 0) absl::PrintF(" (%d tokens)", found.blocks * question->block_tokens);
-    absl::PrintF(": %d in host memory, %d on disk; %d more are being stored\n", found.host_blocks, found.disk_blocks,
-                 found.pending);
+    if (question->block_tokens > 0)
+      absl::PrintF(" (%d tokens)", found.blocks * question->block_tokens);
+    absl::PrintF(": %d in host memory, %d on disk; %d more are being stored\n", found.host_blocks,
+                 found.disk_blocks, found.pending);
     if (question->chain.empty())
       absl::PrintF("the prompt is shorter than one block of %d tokens\n", question->block_tokens);
     if (!found.is_complete) absl::PrintF("not every server answered: there may be more\n");
@@ -122,12 +124,15 @@ int RunMatch(const Command& command) {
 const Command kMatchCommand = {
     "match",
     "how much of a prompt is stored",
-    "Says how many leading blocks of a prompt the store has, and changes nothing there. The prompt is given as token "
+    "Says how many leading blocks of a prompt the store has, and changes nothing there. The prompt "
+    "is given as token "
     "ids, as\n"
-    "text, or as block keys in their order; namespace, block size and token ids come from the worker where the flags "
+    "text, or as block keys in their order; namespace, block size and token ids come from the "
+    "worker where the flags "
     "do not\n"
     "say them. Only full blocks are asked for. Exit code 1 when nothing is stored.\n\n"
-    "  ibid match --text=\"Once upon a time\"\n  ibid match --namespace=697e... --block_tokens=16 --tokens=1,2,3,4\n",
+    "  ibid match --text=\"Once upon a time\"\n  ibid match --namespace=697e... --block_tokens=16 "
+    "--tokens=1,2,3,4\n",
     {"name_space", "tokens", "text", "keys", "block_tokens", "worker"},
     RunMatch};
 

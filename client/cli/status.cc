@@ -21,7 +21,8 @@ struct Answers {
 
   bool has_silent() const {
     return (worker.has_value() && !worker->ok()) ||
-           std::any_of(servers.begin(), servers.end(), [](const ServerStats& s) { return !s.status.ok(); });
+           std::any_of(servers.begin(), servers.end(),
+                       [](const ServerStats& s) { return !s.status.ok(); });
   }
 };
 
@@ -42,8 +43,9 @@ absl::StatusOr<Answers> AskAll() {
 void PrintJson(const Answers& answers) {
   nlohmann::ordered_json json = {{"servers", nlohmann::ordered_json::array()}};
   for (const ServerStats& server : answers.servers) json["servers"].push_back(ToJson(server));
-  if (answers.worker.has_value()) json["worker"] = ToJson(absl::GetFlag(FLAGS_worker), *answers.worker);
-  std::puts(json.dump(2).c_str());
+  if (answers.worker.has_value())
+    json["worker"] = ToJson(absl::GetFlag(FLAGS_worker), *answers.worker);
+  std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
 std::string Bytes(uint64_t bytes) {
@@ -59,7 +61,10 @@ std::string Bytes(uint64_t bytes) {
 
 // `[######------]`: any use shows, and only a full tier looks full.
 std::string Bar(uint64_t used, uint64_t max) {
-  size_t cells = max == 0 ? 0 : static_cast<size_t>(static_cast<double>(used) / static_cast<double>(max) * kBarCells);
+  size_t cells =
+      max == 0
+          ? 0
+          : static_cast<size_t>(static_cast<double>(used) / static_cast<double>(max) * kBarCells);
   if (used > 0) cells = std::max<size_t>(cells, 1);
   if (used < max) cells = std::min(cells, kBarCells - 1);
   cells = std::min(cells, kBarCells);
@@ -67,7 +72,9 @@ std::string Bar(uint64_t used, uint64_t max) {
 }
 
 std::string Share(uint64_t part, uint64_t whole) {
-  return whole == 0 ? "-" : absl::StrFormat("%.1f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return whole == 0 ? "-"
+                    : absl::StrFormat(
+                          "%.1f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
 void PrintServer(const ServerStats& server) {
@@ -75,15 +82,19 @@ void PrintServer(const ServerStats& server) {
     absl::PrintF("server %-21s unreachable: %s\n", server.address, server.status.message());
     return;
   }
-  absl::PrintF("server %-21s reachable, version %s, up %s, %d sessions, %d namespaces%s\n", server.address,
-               server.version, absl::FormatDuration(absl::Seconds(static_cast<int64_t>(server.uptime_seconds))),
-               server.sessions, server.namespaces, server.is_recovering ? ", still reading its disk directory" : "");
+  absl::PrintF("server %-21s reachable, version %s, up %s, %d sessions, %d namespaces%s\n",
+               server.address, server.version,
+               absl::FormatDuration(absl::Seconds(static_cast<int64_t>(server.uptime_seconds))),
+               server.sessions, server.namespaces,
+               server.is_recovering ? ", still reading its disk directory" : "");
   for (const ServerStats::Tier& tier : server.tiers) {
-    absl::PrintF("  %-5s %s %9s of %9s  %9d blocks  %9d hits  %s\n", tier.tier, Bar(tier.used_bytes, tier.bytes_max),
-                 Bytes(tier.used_bytes), Bytes(tier.bytes_max), tier.blocks, tier.hits, tier.state);
+    absl::PrintF("  %-5s %s %9s of %9s  %9d blocks  %9d hits  %s\n", tier.tier,
+                 Bar(tier.used_bytes, tier.bytes_max), Bytes(tier.used_bytes),
+                 Bytes(tier.bytes_max), tier.blocks, tier.hits, tier.state);
   }
   absl::PrintF("  blocks asked for %d, found %s; published %d\n", server.requested_blocks,
-               Share(server.requested_blocks - server.missed_blocks, server.requested_blocks), server.published_blocks);
+               Share(server.requested_blocks - server.missed_blocks, server.requested_blocks),
+               server.published_blocks);
 }
 
 void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats>& worker) {
@@ -91,16 +102,18 @@ void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats
     absl::PrintF("worker %-21s unreachable: %s\n", address, worker.status().message());
     return;
   }
-  absl::PrintF("worker %-21s reachable, version %s, store %s, %d running, %d waiting\n", address, worker->version,
-               worker->is_store_reachable ? "reachable" : "unreachable", worker->running_requests,
-               worker->waiting_requests);
+  absl::PrintF("worker %-21s reachable, version %s, store %s, %d running, %d waiting\n", address,
+               worker->version, worker->is_store_reachable ? "reachable" : "unreachable",
+               worker->running_requests, worker->waiting_requests);
   const uint64_t used = worker->pages_total - std::min(worker->pages_free, worker->pages_total);
-  absl::PrintF("  pages %s %d of %d hold KV, %d of them unused\n", Bar(used, worker->pages_total), used,
-               worker->pages_total, worker->pages_cached);
-  absl::PrintF("  prompt tokens %d: %s from the store, %s from its own pages, %s computed; output tokens %d\n",
-               worker->prompt_tokens, Share(worker->fetched_tokens, worker->prompt_tokens),
-               Share(worker->worker_tokens, worker->prompt_tokens),
-               Share(worker->computed_tokens, worker->prompt_tokens), worker->output_tokens);
+  absl::PrintF("  pages %s %d of %d hold KV, %d of them unused\n", Bar(used, worker->pages_total),
+               used, worker->pages_total, worker->pages_cached);
+  absl::PrintF(
+      "  prompt tokens %d: %s from the store, %s from its own pages, %s computed; output tokens "
+      "%d\n",
+      worker->prompt_tokens, Share(worker->fetched_tokens, worker->prompt_tokens),
+      Share(worker->worker_tokens, worker->prompt_tokens),
+      Share(worker->computed_tokens, worker->prompt_tokens), worker->output_tokens);
   absl::PrintF("  namespace %s\n  layout    %s\n", DigestToHex(worker->ns.digest), worker->layout);
 }
 
@@ -108,9 +121,13 @@ void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats
 void PrintFields(const std::string& prefix, const nlohmann::ordered_json& json) {
   for (const auto& [name, value] : json.items()) {
     if (name == "tiers") {
-      for (const auto& tier : value) PrintFields(absl::StrCat(prefix, tier["tier"].get<std::string>(), "."), tier);
+      for (const auto& tier : value)
+        PrintFields(absl::StrCat(prefix, tier["tier"].get<std::string>(), "."), tier);
     } else if (name != "tier") {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      const std::string text =
+          value.is_string()
+              ? value.get<std::string>()
+              : value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
       absl::PrintF("  %-28s %s\n", prefix + name, text);
     }
   }
@@ -147,18 +164,20 @@ int RunStats(const Command& command) {
 const Command kStatusCommand = {
     "status",
     "who answers, and how full the tiers are",
-    "Shows each cache server with its tiers, and the worker if --worker is given. Exit code 3 when one of them does "
+    "Shows each cache server with its tiers, and the worker if --worker is given. Exit code 3 when "
+    "one of them does "
     "not\n"
     "answer.\n\n  ibid status --servers=10.0.0.1:7070,10.0.0.2:7070 --worker=10.0.0.9:7080\n",
     {"worker"},
     RunStatus};
 
-const Command kStatsCommand = {"stats",
-                               "every counter of the servers",
-                               "Shows all that each cache server counts, and the worker if --worker is given. Exit "
-                               "code 3 when one of them does not\n"
-                               "answer.\n\n  ibid stats --json\n",
-                               {"worker"},
-                               RunStats};
+const Command kStatsCommand = {
+    "stats",
+    "every counter of the servers",
+    "Shows all that each cache server counts, and the worker if --worker is given. Exit "
+    "code 3 when one of them does not\n"
+    "answer.\n\n  ibid stats --json\n",
+    {"worker"},
+    RunStats};
 
 }  // namespace ibid::cli

@@ -101,7 +101,8 @@ TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {
   std::string ids = "--tokens=", keys = "--keys=";
   for (uint32_t token : tokens) ids += std::to_string(token) + ",";
   for (const ChainLink& link : chain) keys += DigestToHex(link.key.digest) + ",";
-  const auto by_tokens = nlohmann::json::parse(Ibid({"match", ids, ns, "--block_tokens=8", "--json"}).out);
+  const auto by_tokens =
+      nlohmann::json::parse(Ibid({"match", ids, ns, "--block_tokens=8", "--json"}).out);
   EXPECT_EQ(by_tokens["matched_blocks"], 3);
   EXPECT_EQ(by_tokens["matched_tokens"], 24);
   EXPECT_EQ(nlohmann::json::parse(Ibid({"match", keys, ns, "--json"}).out)["matched_blocks"], 3);
@@ -112,8 +113,8 @@ TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(text.out, "hello\n");
   EXPECT_THAT(text.err, HasSubstr("TTFT 1.5 ms"));
-  const auto json =
-      nlohmann::json::parse(Ibid({"generate", "--tokens=104,105", "--max_tokens=1", "--json", worker()}).out);
+  const auto json = nlohmann::json::parse(
+      Ibid({"generate", "--tokens=104,105", "--max_tokens=1", "--json", worker()}).out);
   EXPECT_EQ(json["text"], "i");
   EXPECT_EQ(json["token_ids"], std::vector<uint32_t>{105});
   EXPECT_EQ(json["usage"]["computed_tokens"], 2);
@@ -127,7 +128,8 @@ TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
 TEST_F(CliTest, GenerateCanPrefillOnAnotherWorker) {
   FakeWorker prefill(ns_.id, kTestBlockTokens);
   const auto json = nlohmann::json::parse(
-      Ibid({"generate", "--prompt=ba", "--json", worker(), "--prefill_worker=" + prefill.address()}).out);
+      Ibid({"generate", "--prompt=ba", "--json", worker(), "--prefill_worker=" + prefill.address()})
+          .out);
   EXPECT_EQ(json["text"], "ab");
   EXPECT_EQ(json["usage"]["fetched_tokens"], 2);
   EXPECT_EQ(json["ttft_ms"], 7);
@@ -137,7 +139,8 @@ TEST_F(CliTest, DropRemovesBlocks) {
   const auto chain = TestChain(ns_.id, 6);
   PublishChain(client_.get(), ns_, chain);
   const std::string ns = "--namespace=" + DigestToHex(ns_.id.digest);
-  EXPECT_EQ(Ibid({"drop", ns, "--keys=" + DigestToHex(chain[5].key.digest)}).out, "dropped 1 blocks\n");
+  EXPECT_EQ(Ibid({"drop", ns, "--keys=" + DigestToHex(chain[5].key.digest)}).out,
+            "dropped 1 blocks\n");
   EXPECT_EQ(nlohmann::json::parse(Ibid({"drop", ns, "--json"}).out)["dropped_blocks"], 5);
   const RunResult all = Ibid({"drop", "--everything", "--yes"});
   EXPECT_EQ(all.exit_code, 0) << all.err;
@@ -150,7 +153,8 @@ TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
       {"status", servers},
       {"stats", servers},
       {"drop", "--everything", "--yes", servers},
-      {"match", "--namespace=" + DigestToHex(ns_.id.digest), "--block_tokens=8", "--tokens=1,2,3,4,5,6,7,8", servers},
+      {"match", "--namespace=" + DigestToHex(ns_.id.digest), "--block_tokens=8",
+       "--tokens=1,2,3,4,5,6,7,8", servers},
       {"match", "--text=x", "--worker=" + nobody, servers},
       {"generate", "--prompt=x", "--worker=" + nobody}};
   for (const auto& line : lines) {

@@ -1,4 +1,5 @@
-// Client against servers and networks that fail: whatever happens, a miss within the deadline, never wrong data.
+// Client against servers and networks that fail: whatever happens, a miss within the deadline,
+// never wrong data.
 #include "tests/client/cluster.h"
 
 namespace ibid {
@@ -31,7 +32,8 @@ TEST(ClientFaultTest, NoServerIsAMissWithinTheDeadline) {
   options.admin_timeout = absl::Milliseconds(100);
   const auto client = Cluster::Connect(options);
   absl::StatusOr<NamespaceHandle> ns;
-  EXPECT_LT(TimeOf([&] { ns = client->OpenNamespace(TestSpec()); }), absl::Milliseconds(100) + kSlack);
+  EXPECT_LT(TimeOf([&] { ns = client->OpenNamespace(TestSpec()); }),
+            absl::Milliseconds(100) + kSlack);
   ASSERT_TRUE(ns.ok()) << "a server that is away is no error";
   const auto chain = TestChain(ns->id, 8);
   EXPECT_LT(TimeOf([&] {
@@ -89,11 +91,14 @@ TEST(ClientFaultTest, AStalledServerCostsItsDeadlineAndNothingIsWrittenLater) {
   cluster.proxy(0).Stall(true);
   Destinations into(ns, 40);
   FetchResult fetched;
-  EXPECT_LT(TimeOf([&] { fetched = client->Fetch(match, 0, into.views()); }), absl::Milliseconds(400) + kSlack);
+  EXPECT_LT(TimeOf([&] { fetched = client->Fetch(match, 0, into.views()); }),
+            absl::Milliseconds(400) + kSlack);
   EXPECT_TRUE(absl::IsDeadlineExceeded(fetched.status)) << fetched.status;
   EXPECT_LT(fetched.leading_ok, 40u);
-  EXPECT_LT(TimeOf([&] { EXPECT_EQ(client->Match(ns, chain).blocks_count(), 0u); }), absl::Milliseconds(200) + kSlack);
-  EXPECT_LT(TimeOf([&] { EXPECT_FALSE(CanPublish(client.get(), ns, 9'000)); }), absl::Milliseconds(400) + kSlack);
+  EXPECT_LT(TimeOf([&] { EXPECT_EQ(client->Match(ns, chain).blocks_count(), 0u); }),
+            absl::Milliseconds(200) + kSlack);
+  EXPECT_LT(TimeOf([&] { EXPECT_FALSE(CanPublish(client.get(), ns, 9'000)); }),
+            absl::Milliseconds(400) + kSlack);
 
   // The breaker is open now: nobody waits any more.
   EXPECT_FALSE(client->is_any_reachable());
@@ -104,7 +109,8 @@ TEST(ClientFaultTest, AStalledServerCostsItsDeadlineAndNothingIsWrittenLater) {
 
   const auto before = into.Copy();
   cluster.proxy(0).Stall(false);
-  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return client->Match(ns, chain).blocks_count() == 40; }));
+  EXPECT_TRUE(
+      Eventually(kHeartbeat, [&] { return client->Match(ns, chain).blocks_count() == 40; }));
   EXPECT_EQ(into.Copy(), before);
 }
 
@@ -119,8 +125,9 @@ TEST(ClientFaultTest, ARestartVoidsLeasesAndIsNoticed) {
   ASSERT_EQ(match.blocks_count(), 8u);
 
   cluster.Restart(0);
-  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return PublishChain(client.get(), ns, chain).is_complete(); }))
-      << "the namespace is open again at the new incarnation";
+  EXPECT_TRUE(Eventually(kHeartbeat, [&] {
+    return PublishChain(client.get(), ns, chain).is_complete();
+  })) << "the namespace is open again at the new incarnation";
   // The new incarnation has the same blocks, but not this lease.
   Destinations into(ns, 8);
   const FetchResult fetched = client->Fetch(match, 0, into.views());
@@ -136,7 +143,9 @@ TEST(ClientFaultTest, RestartsInARowAreSurvived) {
   const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
   for (uint32_t round = 0; round < 4; ++round) {
     const auto chain = TestChain(ns.id, 24, round * 1'000);
-    EXPECT_TRUE(Eventually(kHeartbeat, [&] { return PublishChain(client.get(), ns, chain).is_complete(); })) << round;
+    EXPECT_TRUE(Eventually(kHeartbeat, [&] {
+      return PublishChain(client.get(), ns, chain).is_complete();
+    })) << round;
     const PrefixMatch match = client->Match(ns, chain);
     EXPECT_EQ(match.blocks_count(), 24u);
     cluster.Restart(round % 3);
@@ -148,7 +157,8 @@ TEST(ClientFaultTest, RestartsInARowAreSurvived) {
   }
 }
 
-// 16: the server has forgotten the session (the process was suspended, say) while the connection stayed.
+// 16: the server has forgotten the session (the process was suspended, say) while the connection
+// stayed.
 TEST(ClientFaultTest, AnUnknownSessionRegistersAgain) {
   ManualClock clock;
   Cluster cluster(1, &clock);
@@ -163,7 +173,8 @@ TEST(ClientFaultTest, AnUnknownSessionRegistersAgain) {
   Destinations into(ns, 4);
   EXPECT_EQ(client->Fetch(match, 0, into.views()).leading_ok, 0u);
   for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(into.IsUntouched(i));
-  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return client->Match(ns, TestChain(ns.id, 4)).blocks_count() == 4; }));
+  EXPECT_TRUE(Eventually(
+      kHeartbeat, [&] { return client->Match(ns, TestChain(ns.id, 4)).blocks_count() == 4; }));
 }
 
 // A bit flipped on the wire inside of a payload is seen, and only that block is lost.
@@ -176,7 +187,8 @@ TEST(ClientFaultTest, AFlippedBitIsACorruptBlock) {
   int corrupt_count = 0;
   for (uint64_t offset = 30'000; offset < 400'000; offset += 70'001) {
     PrefixMatch match;
-    ASSERT_TRUE(Eventually(kHeartbeat, [&] { return (match = client->Match(ns, chain)).blocks_count() == 8; }));
+    ASSERT_TRUE(Eventually(kHeartbeat,
+                           [&] { return (match = client->Match(ns, chain)).blocks_count() == 8; }));
     cluster.proxy(0).FlipAfter(offset);
     Destinations into(ns, 8);
     const FetchResult fetched = client->Fetch(match, 0, into.views());
@@ -207,10 +219,12 @@ TEST(ClientFaultTest, ACutConnectionLeavesWholeBlocksAndMisses) {
   EXPECT_GT(fetched.leading_ok, 0u);
   EXPECT_LT(fetched.leading_ok, 160u);
   for (size_t i = 0; i < 160; ++i) {
-    EXPECT_EQ(fetched.blocks[i], i < fetched.leading_ok ? BlockResult::kOk : BlockResult::kMiss) << i;
+    EXPECT_EQ(fetched.blocks[i], i < fetched.leading_ok ? BlockResult::kOk : BlockResult::kMiss)
+        << i;
     EXPECT_TRUE(i >= fetched.leading_ok || into.Holds(i, chain[i].key)) << i;
   }
-  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return client->Match(ns, chain).blocks_count() == 160; }));
+  EXPECT_TRUE(
+      Eventually(kHeartbeat, [&] { return client->Match(ns, chain).blocks_count() == 160; }));
 }
 
 TEST(ClientFaultTest, BlocksDroppedAfterTheMatchAreServedUnderTheLeaseOrMissed) {
@@ -265,9 +279,11 @@ TEST(ClientFaultTest, OneDeadServerOfThreeIsAMissThereAlone) {
   EXPECT_GT(failed_count, 2u);
   const absl::StatusOr<uint64_t> dropped = client->Drop(nullptr, {});
   ASSERT_TRUE(absl::IsUnavailable(dropped.status()));
-  EXPECT_NE(dropped.status().message().find(cluster.proxy(2).address()), std::string::npos) << dropped.status();
+  EXPECT_NE(dropped.status().message().find(cluster.proxy(2).address()), std::string::npos)
+      << dropped.status();
   cluster.Restart(2);
-  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return client->Drop(nullptr, {}).ok(); })) << "back in under one heartbeat";
+  EXPECT_TRUE(Eventually(kHeartbeat, [&] { return client->Drop(nullptr, {}).ok(); }))
+      << "back in under one heartbeat";
 }
 
 TEST(ClientFaultTest, EndingWhileAServerIsStalledIsQuick) {

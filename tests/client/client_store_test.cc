@@ -22,7 +22,9 @@ class ClientStoreTest : public testing::TestWithParam<int> {
     for (size_t i = 0; i < cluster_.size(); ++i) sum += cluster_.server(i).store().stats().*field;
     return sum;
   }
-  bool HasMetric(const std::string& line) { return SerializeMetrics(metrics_).find(line + "\n") != std::string::npos; }
+  bool HasMetric(const std::string& line) {
+    return SerializeMetrics(metrics_).find(line + "\n") != std::string::npos;
+  }
 
   MetricsRegistry metrics_;
   Cluster cluster_;
@@ -51,7 +53,8 @@ TEST_P(ClientStoreTest, WhatIsPublishedIsMatchedAndFetched) {
 TEST_P(ClientStoreTest, BlocksAreSpreadOverAllServers) {
   for (uint32_t prompt = 0; prompt < 10; ++prompt)
     PublishChain(client_.get(), ns_, TestChain(ns_.id, 8, prompt * 1'000));
-  for (size_t i = 0; i < cluster_.size(); ++i) EXPECT_GT(cluster_.server(i).store().stats().published_blocks, 0u) << i;
+  for (size_t i = 0; i < cluster_.size(); ++i)
+    EXPECT_GT(cluster_.server(i).store().stats().published_blocks, 0u) << i;
 }
 
 TEST_P(ClientStoreTest, APartOfAMatchCanBeFetched) {
@@ -94,7 +97,8 @@ TEST_P(ClientStoreTest, AnEmptyOrUnknownChainMatchesNothing) {
 
 TEST_P(ClientStoreTest, AChainCanBePublishedBlockByBlock) {
   const auto chain = TestChain(ns_.id, 21);
-  for (const ChainLink& link : chain) EXPECT_TRUE(PublishChain(client_.get(), ns_, {&link, 1}).is_complete());
+  for (const ChainLink& link : chain)
+    EXPECT_TRUE(PublishChain(client_.get(), ns_, {&link, 1}).is_complete());
   const auto other = Cluster::Connect(cluster_.Options());
   EXPECT_EQ(other->Match(*other->OpenNamespace(TestSpec()), chain).blocks_count(), 21u);
 }
@@ -119,7 +123,8 @@ TEST_P(ClientStoreTest, NamespacesAreApart) {
   ASSERT_TRUE(salted.ok());
   EXPECT_NE(salted->id, ns_.id);
   EXPECT_EQ(client_->Match(*salted, chain).blocks_count(), 0u);
-  EXPECT_EQ(client_->Match(*client_->OpenNamespace(TestSpec()), chain).blocks_count(), 8u) << "opening is idempotent";
+  EXPECT_EQ(client_->Match(*client_->OpenNamespace(TestSpec()), chain).blocks_count(), 8u)
+      << "opening is idempotent";
 }
 
 // 29: a probe changes nothing.
@@ -132,7 +137,8 @@ TEST_P(ClientStoreTest, AProbeCountsAndTakesNoLease) {
   EXPECT_EQ(count.host_blocks, 7u);
   EXPECT_TRUE(count.is_complete);
   EXPECT_EQ(Sum(&BlockStoreStats::leases), 0u);
-  const PrefixCount unknown = scheduler->Probe(NamespaceId{MakeBlockKey({}, std::vector<uint32_t>{1}).digest}, chain);
+  const PrefixCount unknown =
+      scheduler->Probe(NamespaceId{MakeBlockKey({}, std::vector<uint32_t>{1}).digest}, chain);
   EXPECT_EQ(unknown.blocks, 0u);
   EXPECT_TRUE(unknown.is_complete);
 }
@@ -208,7 +214,8 @@ TEST_P(ClientStoreTest, MetricsCountWhatHappened) {
   EXPECT_TRUE(HasMetric("ibid_client_unmatched_blocks_total 4"));
   EXPECT_TRUE(HasMetric("ibid_client_fetched_blocks_total 8"));
   EXPECT_TRUE(HasMetric("ibid_client_missed_blocks_total 0"));
-  EXPECT_TRUE(HasMetric("ibid_client_fetched_bytes_total " + std::to_string(8 * ns_.layout.PayloadBytes())));
+  EXPECT_TRUE(HasMetric("ibid_client_fetched_bytes_total " +
+                        std::to_string(8 * ns_.layout.PayloadBytes())));
   EXPECT_TRUE(HasMetric("ibid_client_server_up{server=\"" + cluster_.proxy(0).address() + "\"} 1"))
       << SerializeMetrics(metrics_);
 }
@@ -237,8 +244,10 @@ TEST_P(ClientStoreTest, ManyThreadsShareAClient) {
         if (!PublishChain(client_.get(), ns_, chain).is_complete()) ++failures_count;
         const PrefixMatch match = client_->Match(ns_, chain);
         Destinations into(ns_, match.blocks_count());
-        if (client_->Fetch(match, 0, into.views()).leading_ok != match.blocks_count()) ++failures_count;
-        for (size_t i = 0; i < match.blocks_count(); ++i) failures_count += !into.Holds(i, chain[i].key);
+        if (client_->Fetch(match, 0, into.views()).leading_ok != match.blocks_count())
+          ++failures_count;
+        for (size_t i = 0; i < match.blocks_count(); ++i)
+          failures_count += !into.Holds(i, chain[i].key);
       }
     });
   }
@@ -256,14 +265,22 @@ TEST(ClientOptionsTest, WrongOptionsAreNamed) {
     return std::string(client.status().message());
   };
   EXPECT_NE(error([](ClientOptions& o) { o.servers.clear(); }).find("servers"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.servers = {"localhost"}; }).find("host:port"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.servers = {"a:1", "a:1"}; }).find("twice"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.match_timeout = absl::ZeroDuration(); }).find("match_timeout"),
+  EXPECT_NE(error([](ClientOptions& o) { o.servers = {"localhost"}; }).find("host:port"),
             std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.breaker_failures_count = 0; }).find("breaker"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.match_keys_max = 1'000'000; }).find("match_keys_max"), std::string::npos);
-  EXPECT_NE(error([](ClientOptions& o) { o.tls_ca_file = "/nowhere/ca.pem"; }).find("/nowhere/ca.pem"),
+  EXPECT_NE(error([](ClientOptions& o) {
+              o.servers = {"a:1", "a:1"};
+            }).find("twice"),
             std::string::npos);
+  EXPECT_NE(
+      error([](ClientOptions& o) { o.match_timeout = absl::ZeroDuration(); }).find("match_timeout"),
+      std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.breaker_failures_count = 0; }).find("breaker"),
+            std::string::npos);
+  EXPECT_NE(error([](ClientOptions& o) { o.match_keys_max = 1'000'000; }).find("match_keys_max"),
+            std::string::npos);
+  EXPECT_NE(
+      error([](ClientOptions& o) { o.tls_ca_file = "/nowhere/ca.pem"; }).find("/nowhere/ca.pem"),
+      std::string::npos);
 }
 
 }  // namespace

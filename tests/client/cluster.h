@@ -1,4 +1,5 @@
-// Cache servers in the test's own process, each behind a FaultProxy whose address stays when its server is replaced.
+// Cache servers in the test's own process, each behind a FaultProxy whose address stays when its
+// server is replaced.
 #pragma once
 
 #include <cstring>
@@ -32,7 +33,8 @@ inline NamespaceSpec TestSpec(const std::string& salt = "") {
 }
 
 // A chain of `blocks_count` full blocks; `first_token` makes it another prompt.
-inline std::vector<ChainLink> TestChain(const NamespaceId& ns, uint32_t blocks_count, uint32_t first_token = 0) {
+inline std::vector<ChainLink> TestChain(const NamespaceId& ns, uint32_t blocks_count,
+                                        uint32_t first_token = 0) {
   std::vector<uint32_t> tokens(blocks_count * kTestBlockTokens);
   for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = first_token + i;
   return MakeChain(ns, tokens, kTestBlockTokens, false);
@@ -53,7 +55,8 @@ inline std::vector<std::byte> TestPayload(const BlockKey& key, size_t bytes) {
 
 class Cluster {
  public:
-  explicit Cluster(size_t servers_count, const Clock* clock = nullptr) : clock_(clock), servers_(servers_count) {
+  explicit Cluster(size_t servers_count, const Clock* clock = nullptr)
+      : clock_(clock), servers_(servers_count) {
     for (size_t i = 0; i < servers_count; ++i) {
       servers_[i] = StartServer();
       proxies_.push_back(std::make_unique<FaultProxy>(servers_[i]->port()));
@@ -70,7 +73,8 @@ class Cluster {
     proxies_[i]->CutAll();
     servers_[i].reset();
   }
-  // An empty server, another incarnation, at the same address; the one before it dies if it is alive.
+  // An empty server, another incarnation, at the same address; the one before it dies if it is
+  // alive.
   void Restart(size_t i) {
     std::unique_ptr<CacheServer> fresh = StartServer();
     proxies_[i]->SetTarget(fresh->port());
@@ -109,9 +113,11 @@ class Cluster {
   std::vector<std::unique_ptr<CacheServer>> servers_;
 };
 
-inline PublishResult PublishChain(Client* client, const NamespaceHandle& ns, std::span<const ChainLink> links) {
+inline PublishResult PublishChain(Client* client, const NamespaceHandle& ns,
+                                  std::span<const ChainLink> links) {
   std::vector<std::vector<std::byte>> payloads;
-  for (const ChainLink& link : links) payloads.push_back(TestPayload(link.key, ns.layout.PayloadBytes()));
+  for (const ChainLink& link : links)
+    payloads.push_back(TestPayload(link.key, ns.layout.PayloadBytes()));
   return client->Publish(ns, links, std::vector<ByteView>(payloads.begin(), payloads.end()));
 }
 
@@ -125,8 +131,12 @@ class Destinations {
     for (auto& block : memory_) views_.push_back(block);
   }
   std::span<const MutableByteView> views() const { return views_; }
-  bool Holds(size_t i, const BlockKey& key) const { return memory_[i] == TestPayload(key, memory_[i].size()); }
-  bool IsUntouched(size_t i) const { return memory_[i] == std::vector<std::byte>(memory_[i].size(), kUntouched); }
+  bool Holds(size_t i, const BlockKey& key) const {
+    return memory_[i] == TestPayload(key, memory_[i].size());
+  }
+  bool IsUntouched(size_t i) const {
+    return memory_[i] == std::vector<std::byte>(memory_[i].size(), kUntouched);
+  }
   std::vector<std::vector<std::byte>> Copy() const { return memory_; }
 
  private:

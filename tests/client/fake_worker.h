@@ -1,5 +1,5 @@
-// FakeWorker: an InferenceService without a model. A token is a byte of text; the output of a prompt is the prompt
-// backwards.
+// FakeWorker: an InferenceService without a model. A token is a byte of text; the output of a
+// prompt is the prompt backwards.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -35,9 +35,10 @@ class FakeWorker final : private v1::InferenceService::Service {
     return {text.begin(), text.end()};
   }
 
-  grpc::Status Stream(std::vector<uint32_t> prompt, const v1::GenerateRequest& request, uint32_t fetched,
-                      grpc::ServerWriter<v1::GenerateResponse>* writer) {
-    if (request.stop().max_tokens() == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "max_tokens: is 0"};
+  grpc::Status Stream(std::vector<uint32_t> prompt, const v1::GenerateRequest& request,
+                      uint32_t fetched, grpc::ServerWriter<v1::GenerateResponse>* writer) {
+    if (request.stop().max_tokens() == 0)
+      return {grpc::StatusCode::INVALID_ARGUMENT, "max_tokens: is 0"};
     const uint32_t prompt_count = static_cast<uint32_t>(prompt.size());
     std::reverse(prompt.begin(), prompt.end());
     prompt.resize(std::min<size_t>(prompt.size(), request.stop().max_tokens()));
@@ -75,7 +76,8 @@ class FakeWorker final : private v1::InferenceService::Service {
   }
   grpc::Status Decode(grpc::ServerContext*, const v1::DecodeRequest* request,
                       grpc::ServerWriter<v1::GenerateResponse>* writer) override {
-    const std::vector<uint32_t> prompt(request->prompt_tokens().begin(), request->prompt_tokens().end());
+    const std::vector<uint32_t> prompt(request->prompt_tokens().begin(),
+                                       request->prompt_tokens().end());
     return Stream(prompt, request->request(), static_cast<uint32_t>(prompt.size()), writer);
   }
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetWorkerStatsRequest*,
@@ -91,7 +93,8 @@ class FakeWorker final : private v1::InferenceService::Service {
   }
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
                         v1::TokenizeResponse* response) override {
-    for (const char byte : request->text()) response->add_token_ids(static_cast<unsigned char>(byte));
+    for (const char byte : request->text())
+      response->add_token_ids(static_cast<unsigned char>(byte));
     return grpc::Status::OK;
   }
 

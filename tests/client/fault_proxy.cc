@@ -140,8 +140,8 @@ void FaultProxy::Move(Connection* connection, Pipe* pipe) {
     pipe->held.erase(0, static_cast<size_t>(count));
   }
   if (pipe->is_from_server && connection->is_ending) {
-    // Closing would reset the connection if the client has sent something, and a reset takes what the client has not
-    // read yet.
+    // Closing would reset the connection if the client has sent something, and a reset takes what
+    // the client has not read yet.
     shutdown(pipe->to, SHUT_WR);
     pipe->from = -1;
   }

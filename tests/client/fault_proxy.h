@@ -1,5 +1,5 @@
-// FaultProxy: a TCP proxy on loopback between a client and a server under test, that fails in the ways networks and
-// peers do. It knows nothing of the protocol inside.
+// FaultProxy: a TCP proxy on loopback between a client and a server under test, that fails in the
+// ways networks and peers do. It knows nothing of the protocol inside.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ namespace ibid {
 // Thread safety: thread-safe. One thread moves all bytes; it ends with the object.
 class FaultProxy {
  public:
-  // Forwards to 127.0.0.1:target_port; 0: to nowhere, every connection stays open and is never answered.
+  // Forwards to 127.0.0.1:target_port; 0: to nowhere, every connection stays open and is never
+  // answered.
   explicit FaultProxy(int target_port = 0);
   ~FaultProxy();
   FaultProxy(const FaultProxy&) = delete;
@@ -26,17 +27,18 @@ class FaultProxy {
 
   // Where later connections go: a server that came back on another port.
   void SetTarget(int target_port) { target_port_ = target_port; }
-  // Bytes stop in both directions, connections stay open: a black hole. False: they flow again, none lost.
+  // Bytes stop in both directions, connections stay open: a black hole. False: they flow again,
+  // none lost.
   void Stall(bool is_stalled) { is_stalled_ = is_stalled; }
   // New connections are closed at once.
   void Refuse(bool is_refusing) { is_refusing_ = is_refusing; }
   // Resets all connections now, as the death of a host does.
   void CutAll() { cuts_requested_++; }
-  // The connection on which the server sends the last of the next `bytes` bytes ends behind it, without a reset. 0:
-  // off.
+  // The connection on which the server sends the last of the next `bytes` bytes ends behind it,
+  // without a reset. 0: off.
   void CutAfter(uint64_t bytes) { cut_after_ = bytes; }
-  // The lowest bit of the byte that the server sends `bytes` from now is flipped, and of every `every`-th after it (0:
-  // of no other). Both 0: off.
+  // The lowest bit of the byte that the server sends `bytes` from now is flipped, and of every
+  // `every`-th after it (0: of no other). Both 0: off.
   void FlipAfter(uint64_t bytes, uint64_t every = 0) {
     flip_every_ = every;
     flip_after_ = bytes;

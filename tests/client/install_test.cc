@@ -1,4 +1,5 @@
-// The installed package: a project outside of this tree builds against it at a prefix that was moved, and runs.
+// The installed package: a project outside of this tree builds against it at a prefix that was
+// moved, and runs.
 #include <filesystem>
 
 #include "gmock/gmock.h"
@@ -19,8 +20,9 @@ class InstallTest : public testing::Test {
     std::filesystem::create_directories(kFolder);
     MustRun({IBID_CMAKE, "--install", IBID_BINARY_DIR, "--prefix", kFolder + "/first"});
     std::filesystem::rename(kFolder + "/first", kPrefix);
-    MustRun({IBID_CMAKE, "-S", IBID_SOURCE_DIR "/examples/scheduler", "-B", kFolder + "/scheduler", "-G", "Ninja",
-             "-DCMAKE_CXX_COMPILER=" IBID_CXX_COMPILER, "-DCMAKE_PREFIX_PATH=" + kPrefix});
+    MustRun({IBID_CMAKE, "-S", IBID_SOURCE_DIR "/examples/scheduler", "-B", kFolder + "/scheduler",
+             "-G", "Ninja", "-DCMAKE_CXX_COMPILER=" IBID_CXX_COMPILER,
+             "-DCMAKE_PREFIX_PATH=" + kPrefix});
     MustRun({IBID_CMAKE, "--build", kFolder + "/scheduler"});
   }
 
@@ -54,9 +56,10 @@ TEST_F(InstallTest, ProgramsAreInstalled) {
 
 TEST_F(InstallTest, TheSchedulerWeighsWhatIsStoredAgainstLoad) {
   const TempFolder folder;
-  auto server = Process::Start({kPrefix + "/bin/ibid-server", "--listen=127.0.0.1:0",
-                                "--http_listen=", "--host_bytes_max=128MiB", "--port_file=" + (folder / "ports")},
-                               folder / "log");
+  auto server = Process::Start(
+      {kPrefix + "/bin/ibid-server", "--listen=127.0.0.1:0",
+       "--http_listen=", "--host_bytes_max=128MiB", "--port_file=" + (folder / "ports")},
+      folder / "log");
   ASSERT_TRUE(server.ok());
   const auto ports = WaitForPorts(*server, folder / "ports", folder / "log");
   ASSERT_TRUE(ports.ok()) << ports.status();
@@ -75,9 +78,11 @@ TEST_F(InstallTest, TheSchedulerWeighsWhatIsStoredAgainstLoad) {
   const RunResult by_match = Schedule(address, {cold_worker.address(), warm_worker.address()});
   EXPECT_EQ(by_match.out, warm_worker.address() + "\n") << by_match.err;
   EXPECT_THAT(by_match.err, HasSubstr("32 of 40 tokens stored"));
-  EXPECT_EQ(Schedule(address, {busy_worker.address(), cold_worker.address()}).out, cold_worker.address() + "\n");
+  EXPECT_EQ(Schedule(address, {busy_worker.address(), cold_worker.address()}).out,
+            cold_worker.address() + "\n");
   // 26: liveness beats locality.
-  EXPECT_EQ(Schedule(address, {dead_worker, cold_worker.address()}).out, cold_worker.address() + "\n");
+  EXPECT_EQ(Schedule(address, {dead_worker, cold_worker.address()}).out,
+            cold_worker.address() + "\n");
   EXPECT_EQ(Schedule(address, {dead_worker}).exit_code, 1);
 
   server->Kill9();

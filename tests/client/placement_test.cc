@@ -23,7 +23,8 @@ std::vector<ChainLink> Chain(uint32_t blocks_count) {
 }
 
 TEST(PlacementTest, WeightsAreTheDocumentedHash) {
-  const BlockKey key{*DigestFromHex("d764aed051dabb1bf4e2495c92bcfea4a3a80bf65328b4b2c13b3293407b51da")};
+  const BlockKey key{
+      *DigestFromHex("d764aed051dabb1bf4e2495c92bcfea4a3a80bf65328b4b2c13b3293407b51da")};
   EXPECT_EQ(PlacementWeight("10.0.0.1:7070", key), 0x26f7c30484edd02fu);
   EXPECT_EQ(PlacementWeight("10.0.0.2:7070", key), 0x53660c38ab6bc97eu);
   EXPECT_EQ(PlacementWeight("cache.example:7070", key), 0x541983b130de3c75u);
@@ -41,14 +42,16 @@ TEST(PlacementTest, ServersGetEqualShares) {
   const std::vector<std::string> servers = Servers(5);
   std::map<uint32_t, int> shares;
   for (uint32_t n = 0; n < 10'000; ++n) shares[PlaceGroup(servers, KeyOf(n))]++;
-  for (const auto& [server, share] : shares) EXPECT_NEAR(share, 2'000, 200) << server;  // 5 standard deviations
+  for (const auto& [server, share] : shares)
+    EXPECT_NEAR(share, 2'000, 200) << server;  // 5 standard deviations
 }
 
 TEST(PlacementTest, AddingAServerMovesItsShareOfGroupsAndNoOther) {
   const std::vector<std::string> before = Servers(9), after = Servers(10);
   int moved_count = 0;
   for (uint32_t n = 0; n < 10'000; ++n) {
-    const uint32_t old_server = PlaceGroup(before, KeyOf(n)), new_server = PlaceGroup(after, KeyOf(n));
+    const uint32_t old_server = PlaceGroup(before, KeyOf(n)),
+                   new_server = PlaceGroup(after, KeyOf(n));
     if (old_server == new_server) continue;
     EXPECT_EQ(new_server, 9u);
     ++moved_count;
@@ -61,14 +64,16 @@ TEST(PlacementTest, BlocksOfAGroupAreOnTheServerOfItsFirstBlock) {
   const std::vector<ChainLink> chain = Chain(200);
   const std::vector<uint16_t> placed = Placement(servers, 64).Place(chain);
   ASSERT_EQ(placed.size(), chain.size());
-  for (size_t i = 0; i < chain.size(); ++i) EXPECT_EQ(placed[i], PlaceGroup(servers, chain[i / 64 * 64].key)) << i;
+  for (size_t i = 0; i < chain.size(); ++i)
+    EXPECT_EQ(placed[i], PlaceGroup(servers, chain[i / 64 * 64].key)) << i;
 }
 
 TEST(PlacementTest, AChainThatGrowsIsPlacedByItsEndAlone) {
   Placement placement(Servers(5), 8);
   const std::vector<ChainLink> chain = Chain(40);
   const std::vector<uint16_t> whole = Placement(Servers(5), 8).Place(chain);
-  for (size_t i = 0; i < chain.size(); ++i) EXPECT_EQ(placement.Place({&chain[i], 1})[0], whole[i]) << i;
+  for (size_t i = 0; i < chain.size(); ++i)
+    EXPECT_EQ(placement.Place({&chain[i], 1})[0], whole[i]) << i;
 }
 
 TEST(PlacementTest, ABlockInsideOfAnUnknownGroupIsNotPlaced) {
@@ -90,7 +95,8 @@ TEST(PlacementTest, LinksOfSeveralChainsAreEachPlacedByTheirOwn) {
   Placement placement(Servers(5), 8);
   const std::vector<uint16_t> of_one = placement.Place(one), of_other = placement.Place(other);
   const std::vector<ChainLink> mixed = {one[3], other[3], one[12], other[13]};
-  EXPECT_EQ(placement.Place(mixed), (std::vector<uint16_t>{of_one[3], of_other[3], of_one[12], of_other[13]}));
+  EXPECT_EQ(placement.Place(mixed),
+            (std::vector<uint16_t>{of_one[3], of_other[3], of_one[12], of_other[13]}));
 }
 
 TEST(PlacementTest, RemembersTheLastBlocksAndForgetsOldOnes) {
@@ -101,8 +107,9 @@ TEST(PlacementTest, RemembersTheLastBlocksAndForgetsOldOnes) {
   for (size_t generation = 0; generation < 2; ++generation) {
     std::vector<ChainLink> others(Placement::kRememberedBlocksMax + 1);
     for (size_t i = 0; i < others.size(); ++i)
-      others[i].key.digest = KeyOf(7).digest, others[i].key.digest[0] ^= i, others[i].key.digest[1] ^= i >> 8,
-      others[i].key.digest[2] ^= i >> 16, others[i].key.digest[3] ^= generation;
+      others[i].key.digest = KeyOf(7).digest, others[i].key.digest[0] ^= i,
+      others[i].key.digest[1] ^= i >> 8, others[i].key.digest[2] ^= i >> 16,
+      others[i].key.digest[3] ^= generation;
     placement.Place(others);
   }
   EXPECT_EQ(placement.Place({&chain[1], 1})[0], Placement::kUnplaced);

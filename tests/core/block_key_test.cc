@@ -12,7 +12,8 @@ NamespaceSpec DemoSpec() {
   NamespaceSpec spec;
   spec.model = "demo";
   spec.engine = "ibid-cpu-1";
-  spec.layout = "layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none";
+  spec.layout =
+      "layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none";
   return spec;
 }
 
@@ -40,9 +41,12 @@ TEST(BlockKey, HasTheGoldenValues) {
   const NamespaceId ns = MakeNamespaceId(DemoSpec());
   const std::vector<ChainLink> chain = MakeChain(ns, Tokens(0, 35), 16, /*with_tail=*/true);
   ASSERT_EQ(chain.size(), 3u);
-  EXPECT_EQ(DigestToHex(chain[0].key.digest), "d764aed051dabb1bf4e2495c92bcfea4a3a80bf65328b4b2c13b3293407b51da");
-  EXPECT_EQ(DigestToHex(chain[1].key.digest), "2dd21954995bd2196bdf2f8b21fb8cb88dc469353ca828b8c821aeffcd8baf9a");
-  EXPECT_EQ(DigestToHex(chain[2].key.digest), "96a30e0ea446e72c8e2b61d0f4df225926f5316a78e3d8a6b54c8ddb82497add");
+  EXPECT_EQ(DigestToHex(chain[0].key.digest),
+            "d764aed051dabb1bf4e2495c92bcfea4a3a80bf65328b4b2c13b3293407b51da");
+  EXPECT_EQ(DigestToHex(chain[1].key.digest),
+            "2dd21954995bd2196bdf2f8b21fb8cb88dc469353ca828b8c821aeffcd8baf9a");
+  EXPECT_EQ(DigestToHex(chain[2].key.digest),
+            "96a30e0ea446e72c8e2b61d0f4df225926f5316a78e3d8a6b54c8ddb82497add");
   EXPECT_EQ(chain[2].token_count, 3u);
   const BlockExtra image{1, "image:cat"};
   EXPECT_EQ(DigestToHex(MakeBlockKey(chain[0].key, Tokens(16, 32), {&image, 1}).digest),
@@ -59,7 +63,8 @@ TEST(BlockKey, LinksEachBlockToItsParent) {
   EXPECT_EQ(chain[2].position, 2u);
 }
 
-// failures.md 5, 14: a changed early token, another namespace or another tail length is another key.
+// failures.md 5, 14: a changed early token, another namespace or another tail length is another
+// key.
 TEST(BlockKey, DiffersWhenAnythingBeforeItDiffers) {
   const NamespaceId ns = MakeNamespaceId(DemoSpec());
   std::vector<uint32_t> tokens = Tokens(0, 40);
@@ -77,7 +82,8 @@ TEST(BlockKey, ExtendingAChainEqualsMakingItWhole) {
   const NamespaceId ns = MakeNamespaceId(DemoSpec());
   const std::vector<uint32_t> tokens = Tokens(0, 100);
   for (size_t first = 0; first <= tokens.size(); ++first) {
-    std::vector<ChainLink> chain = MakeChain(ns, std::span(tokens).first(first), 16, first % 2 == 0);
+    std::vector<ChainLink> chain =
+        MakeChain(ns, std::span(tokens).first(first), 16, first % 2 == 0);
     ExtendChain(ns, tokens, 16, true, &chain);
     const auto whole = MakeChain(ns, tokens, 16, true);
     ASSERT_EQ(chain.size(), whole.size());

@@ -52,7 +52,8 @@ int ExitCode(int wait_status) { return WIFEXITED(wait_status) ? WEXITSTATUS(wait
 }  // namespace
 
 TempFolder::TempFolder(const std::string& prefix) {
-  std::string pattern = absl::StrCat(std::filesystem::temp_directory_path().string(), "/", prefix, "-XXXXXX");
+  std::string pattern =
+      absl::StrCat(std::filesystem::temp_directory_path().string(), "/", prefix, "-XXXXXX");
   IBID_CHECK(mkdtemp(pattern.data()) != nullptr) << pattern << ": " << std::strerror(errno);
   path_ = pattern;
 }
@@ -62,7 +63,8 @@ TempFolder::~TempFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-absl::StatusOr<Process> Process::Start(const std::vector<std::string>& arguments, const std::string& log_file) {
+absl::StatusOr<Process> Process::Start(const std::vector<std::string>& arguments,
+                                       const std::string& log_file) {
   const int log_fd = open(log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log_fd < 0) return absl::InternalError(absl::StrCat(log_file, ": ", std::strerror(errno)));
   const absl::StatusOr<pid_t> pid = Spawn(arguments, log_fd, log_fd);
@@ -129,23 +131,28 @@ absl::StatusOr<RunResult> Run(const std::vector<std::string>& arguments, absl::D
     if (absl::Now() > until) {
       kill(*pid, SIGKILL);
       waitpid(*pid, &status, 0);
-      return absl::DeadlineExceededError(absl::StrCat(arguments[0], " ran for ", absl::FormatDuration(timeout)));
+      return absl::DeadlineExceededError(
+          absl::StrCat(arguments[0], " ran for ", absl::FormatDuration(timeout)));
     }
     absl::SleepFor(kPoll);
   }
   return RunResult{ExitCode(status), ReadWholeFile(out_path), ReadWholeFile(err_path)};
 }
 
-absl::StatusOr<std::map<std::string, int>> WaitForPorts(Process& process, const std::string& port_file,
-                                                        const std::string& log_file, absl::Duration timeout) {
+absl::StatusOr<std::map<std::string, int>> WaitForPorts(Process& process,
+                                                        const std::string& port_file,
+                                                        const std::string& log_file,
+                                                        absl::Duration timeout) {
   const absl::Time until = absl::Now() + timeout;
   while (true) {
-    const auto json = nlohmann::json::parse(ReadWholeFile(port_file), nullptr, /*allow_exceptions=*/false);
+    const auto json =
+        nlohmann::json::parse(ReadWholeFile(port_file), nullptr, /*allow_exceptions=*/false);
     if (json.is_object()) return json.get<std::map<std::string, int>>();
     if (!process.is_running() || absl::Now() > until) {
       const std::string log = ReadWholeFile(log_file);
-      return absl::DeadlineExceededError(
-          absl::StrCat("no ports in ", port_file, "; log ends: ", log.substr(log.size() - std::min<size_t>(log.size(), 2000))));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no ports in ", port_file,
+          "; log ends: ", log.substr(log.size() - std::min<size_t>(log.size(), 2000))));
     }
     absl::SleepFor(kPoll);
   }

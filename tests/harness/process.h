@@ -31,7 +31,8 @@ class Process {
  public:
   // Starts `arguments[0]` (a path) with its output appended to `log_file`.
   // Errors: Internal (fork or exec failed).
-  static absl::StatusOr<Process> Start(const std::vector<std::string>& arguments, const std::string& log_file);
+  static absl::StatusOr<Process> Start(const std::vector<std::string>& arguments,
+                                       const std::string& log_file);
 
   Process(Process&& other) noexcept { *this = std::move(other); }
   Process& operator=(Process&& other) noexcept;
@@ -39,8 +40,9 @@ class Process {
 
   pid_t pid() const { return pid_; }
   bool is_running();
-  void Kill9();                                       // and waits
-  // SIGTERM, then waits. Returns the exit code; -1 when it had to be killed after `timeout`, or died by a signal.
+  void Kill9();  // and waits
+  // SIGTERM, then waits. Returns the exit code; -1 when it had to be killed after `timeout`, or
+  // died by a signal.
   int Terminate(absl::Duration timeout = absl::Seconds(20));
   // Waits for it to end by itself; as above.
   int Wait(absl::Duration timeout);
@@ -56,11 +58,13 @@ struct RunResult {
   std::string out, err;
 };
 // Runs to its end. Errors: DeadlineExceeded (killed), Internal.
-absl::StatusOr<RunResult> Run(const std::vector<std::string>& arguments, absl::Duration timeout = absl::Seconds(60));
+absl::StatusOr<RunResult> Run(const std::vector<std::string>& arguments,
+                              absl::Duration timeout = absl::Seconds(60));
 
 // Waits for the JSON object of port names and numbers that a program writes with --port_file.
 // Errors: DeadlineExceeded, with the end of `log_file`, also when `process` ends first.
-absl::StatusOr<std::map<std::string, int>> WaitForPorts(Process& process, const std::string& port_file,
+absl::StatusOr<std::map<std::string, int>> WaitForPorts(Process& process,
+                                                        const std::string& port_file,
                                                         const std::string& log_file,
                                                         absl::Duration timeout = absl::Seconds(60));
 

@@ -1,5 +1,6 @@
-// kill -9 of a real server at random moments under load: every block whose durable publish was answered reads back right,
-// every other one reads back right or is absent, and no space is lost. failures.md 3, 34, 35.
+// kill -9 of a real server at random moments under load: every block whose durable publish was
+// answered reads back right, every other one reads back right or is absent, and no space is lost.
+// failures.md 3, 34, 35.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,10 +58,12 @@ class Cluster {
   // Starts the server, on the port that it had before if any.
   void StartServer() {
     std::remove((folder_ / "ports").c_str());
-    auto process = Process::Start({std::string(IBID_BIN_DIR) + "/ibid-server", absl::StrCat("--listen=127.0.0.1:", port_),
-                                   "--http_listen=127.0.0.1:0", "--host_bytes_max=32MiB", "--extent_bytes=1MiB", "--disk_dir=" + (folder_ / "disk"),
-                                   "--disk_bytes_max=2GiB", "--port_file=" + (folder_ / "ports")},
-                                  folder_ / "log");
+    auto process = Process::Start(
+        {std::string(IBID_BIN_DIR) + "/ibid-server", absl::StrCat("--listen=127.0.0.1:", port_),
+         "--http_listen=127.0.0.1:0", "--host_bytes_max=32MiB", "--extent_bytes=1MiB",
+         "--disk_dir=" + (folder_ / "disk"), "--disk_bytes_max=2GiB",
+         "--port_file=" + (folder_ / "ports")},
+        folder_ / "log");
     ASSERT_TRUE(process.ok()) << process.status();
     server_.emplace(std::move(*process));
     const auto ports = WaitForPorts(*server_, folder_ / "ports", folder_ / "log");
@@ -77,7 +80,8 @@ class Cluster {
     options.match_timeout = absl::Seconds(20);
     auto client = Client::Connect(options);
     EXPECT_TRUE(client.ok()) << client.status();
-    for (int i = 0; i < 1500 && !(*client)->is_any_reachable(); ++i) absl::SleepFor(absl::Milliseconds(10));
+    for (int i = 0; i < 1500 && !(*client)->is_any_reachable(); ++i)
+      absl::SleepFor(absl::Milliseconds(10));
     EXPECT_TRUE((*client)->is_any_reachable()) << ReadWholeFile(folder_ / "log");
     return *std::move(client);
   }
@@ -102,36 +106,42 @@ struct Written {
   uint32_t number;
   std::vector<BlockResult> results;
 };
-std::vector<Written> WriteUntil(const std::atomic<bool>& stop, Cluster& cluster, std::atomic<uint32_t>& next) {
+std::vector<Written> WriteUntil(const std::atomic<bool>& stop, Cluster& cluster,
+                                std::atomic<uint32_t>& next) {
   std::vector<Written> written;
   auto client = cluster.Connect();
   const NamespaceHandle ns = OpenDemo(*client);
   while (!stop.load()) {
     const Chain chain = MakeNumberedChain(ns, next.fetch_add(1));
     std::vector<ByteView> views(chain.bytes.begin(), chain.bytes.end());
-    const PublishResult result =
-        client->Publish(ns, chain.links, views, /*durable=*/chain.number % 2 == 0, absl::Seconds(5));
+    const PublishResult result = client->Publish(
+        ns, chain.links, views, /*durable=*/chain.number % 2 == 0, absl::Seconds(5));
     written.push_back({chain.number, result.blocks});
   }
   return written;
 }
 
-// Reads every block of the chain that the server still has. Returns how many leading blocks those are.
+// Reads every block of the chain that the server still has. Returns how many leading blocks those
+// are.
 uint32_t CheckChain(Client& client, const NamespaceHandle& ns, const Chain& chain) {
   const PrefixMatch match = client.Match(ns, chain.links);
-  std::vector<std::vector<std::byte>> got(match.blocks_count(), std::vector<std::byte>(ns.layout.PayloadBytes()));
+  std::vector<std::vector<std::byte>> got(match.blocks_count(),
+                                          std::vector<std::byte>(ns.layout.PayloadBytes()));
   const std::vector<MutableByteView> into(got.begin(), got.end());
   const FetchResult fetched = client.Fetch(match, 0, into);
   for (uint32_t i = 0; i < fetched.blocks.size(); ++i) {
-    EXPECT_NE(fetched.blocks[i], BlockResult::kCorrupt) << "chain " << chain.number << " block " << i;
+    EXPECT_NE(fetched.blocks[i], BlockResult::kCorrupt)
+        << "chain " << chain.number << " block " << i;
     if (fetched.blocks[i] == BlockResult::kOk) {
-      EXPECT_EQ(got[i], chain.bytes[i]) << "chain " << chain.number << " block " << i << " has other bytes";
+      EXPECT_EQ(got[i], chain.bytes[i])
+          << "chain " << chain.number << " block " << i << " has other bytes";
     }
   }
   return fetched.leading_ok;
 }
 
-void OneRound(Cluster& cluster, std::mt19937& random, std::atomic<uint32_t>& next, std::vector<Written>* all) {
+void OneRound(Cluster& cluster, std::mt19937& random, std::atomic<uint32_t>& next,
+              std::vector<Written>* all) {
   std::atomic<bool> stop = false;
   std::vector<std::vector<Written>> written(kWriters);
   std::vector<std::thread> threads;
@@ -162,9 +172,11 @@ TEST(Crash, CommittedBlocksReadBackRightOrAreAbsentAfterKill9) {
       const Chain chain = MakeNumberedChain(ns, written.number);
       const uint32_t read = CheckChain(*client, ns, chain);
       uint32_t stored = 0;
-      while (stored < written.results.size() && written.results[stored] == BlockResult::kOk) ++stored;
+      while (stored < written.results.size() && written.results[stored] == BlockResult::kOk)
+        ++stored;
       if (written.number % 2 == 0) {
-        EXPECT_GE(read, stored) << "chain " << written.number << ": " << stored << " blocks were durable (seed " << kSeed << ")";
+        EXPECT_GE(read, stored) << "chain " << written.number << ": " << stored
+                                << " blocks were durable (seed " << kSeed << ")";
         durable_chains += stored == kChainBlocks;
       }
     }
@@ -177,7 +189,9 @@ TEST(Crash, CommittedBlocksReadBackRightOrAreAbsentAfterKill9) {
   std::vector<ServerStats::Tier> tiers;
   for (int i = 0; i < 1000; ++i) {
     tiers = client->Stats().at(0).tiers;
-    if (std::all_of(tiers.begin(), tiers.end(), [](const auto& tier) { return tier.used_bytes == 0; })) break;
+    if (std::all_of(tiers.begin(), tiers.end(),
+                    [](const auto& tier) { return tier.used_bytes == 0; }))
+      break;
     absl::SleepFor(absl::Milliseconds(10));
   }
   ASSERT_EQ(tiers.size(), 2u);

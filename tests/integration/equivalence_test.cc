@@ -139,6 +139,41 @@ TEST_P(EquivalenceTest, StoreModesReadAndWriteWhatTheySay) {
   EXPECT_EQ(run(first, StoreMode::kReadOnly, 1), 49u);
 }
 
+// Failure 7: what a preempted sequence publishes while it is computed again is what its keys say.
+// Each prompt length ends at another place in the chunks of the second time.
+TEST_P(EquivalenceTest, APreemptedRequestPublishesOnlyWhatItsKeysSay) {
+  StoreRig store;
+  WorkerSetup small = Setup({store.address()});
+  small.engine.pages_count = 20;
+  small.engine.max_batch_tokens = 10;
+  small.engine.max_running_requests = 4;
+  Worker writer(small), reader(Setup({store.address()}));
+  for (const size_t length : {144, 150, 153, 160}) {
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    std::vector<uint32_t> sequence = RandomTokens(length, static_cast<uint32_t>(length));
+    for (GenerateRequest request :
+         {Request(RandomTokens(16, 1000 + static_cast<uint32_t>(length)), 220),
+          Request(sequence, 60)}) {
+      request.store = StoreMode::kWriteOnly;
+      request.ignores_worker_cache = true;
+      streams.push_back(*writer.engine().Submit(std::move(request)));
+    }
+    ReadToEnd(*streams[0]);
+    const Outcome answer = ReadToEnd(*streams[1]);
+    writer.AwaitRest();
+    sequence.insert(sequence.end(), answer.tokens.begin(), answer.tokens.end());
+    for (size_t count = length - 2; count < sequence.size(); ++count) {
+      GenerateRequest again =
+          Request({sequence.begin(), sequence.begin() + static_cast<std::ptrdiff_t>(count)}, 3);
+      again.store = StoreMode::kReadOnly;
+      again.ignores_worker_cache = true;
+      ASSERT_EQ(reader.Run(again).tokens, Expected(again))
+          << count << " tokens of a prompt of " << length;
+    }
+  }
+  EXPECT_GT(writer.engine().stats().preemptions, 0u);
+}
+
 // Failure 14: salts are namespaces.
 TEST_P(EquivalenceTest, SaltsShareNothingAndGiveTheSameTokens) {
   StoreRig store;

@@ -19,11 +19,11 @@ MAY_INCLUDE = {
     "worker": {"core", "proto", "transport", "client", "worker"},
 }
 # Protobuf and gRPC types stop at the adapters between the wire and core types.
-ADAPTER = re.compile(r"(_service|_channel|_server|_setup|channel|frame|main|status_conversion|_stream|limits)(_\w+)?\.(h|cc)$")
+ADAPTER = re.compile(r"_(service|channel|stream|messages|server)(_\w+)?\.(h|cc)$|^(rpc_metrics)\.(h|cc)$")
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "types", "manager", "base", "data"}
 SOURCE_LINES_MAX = 600
 HEADER_LINES_MAX = 300
-LINE_COLUMNS_MAX = 120
+LINE_COLUMNS_MAX = 100
 CODE_FOLDERS = [*MAY_INCLUDE, "tests", "bench", "examples"]
 
 
@@ -72,6 +72,8 @@ class Tidy(unittest.TestCase):
             limit = HEADER_LINES_MAX if path.suffix == ".h" else SOURCE_LINES_MAX
             self.assertLessEqual(len(lines), limit, f"{path.relative_to(ROOT)} is too long")
             for number, line in enumerate(lines, 1):
+                if 'R"' in line or path.suffix == ".cc" and "tests" in path.parts and '": ' in line:
+                    continue  # raw text cannot be broken
                 self.assertLessEqual(len(line), LINE_COLUMNS_MAX, f"{path.relative_to(ROOT)}:{number} is too wide")
 
     def test_no_friend_tests(self):

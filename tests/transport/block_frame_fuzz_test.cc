@@ -1,5 +1,6 @@
-// Frames are outside bytes: whatever comes must be a frame or InvalidArgument, and what the generated parser and ours both accept
-// must mean the same. A failure prints the seed; --gtest_random_seed does not matter, the seeds are fixed.
+// Frames are outside bytes: whatever comes must be a frame or InvalidArgument, and what the
+// generated parser and ours both accept must mean the same. A failure prints the seed;
+// --gtest_random_seed does not matter, the seeds are fixed.
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +51,8 @@ std::vector<size_t> RandomCuts(size_t length, std::mt19937_64& random) {
   return cuts;
 }
 
-// Whether the generated object says what our parser found. Digests of a wrong length never get this far.
+// Whether the generated object says what our parser found. Digests of a wrong length never get this
+// far.
 void ExpectSame(const v1::BlockFrame& expected, const ReceivedFrame& frame, int seed) {
   const FrameHeader& header = frame.header();
   EXPECT_EQ(header.index, expected.index()) << seed;
@@ -66,12 +68,14 @@ void ExpectSame(const v1::BlockFrame& expected, const ReceivedFrame& frame, int 
   EXPECT_EQ(header.incarnation, expected.incarnation()) << seed;
   EXPECT_EQ(PayloadText(frame), expected.payload()) << seed;
   if (!expected.key().empty()) {
-    EXPECT_EQ(std::string(header.key.digest.begin(), header.key.digest.end()), expected.key()) << seed;
+    EXPECT_EQ(std::string(header.key.digest.begin(), header.key.digest.end()), expected.key())
+        << seed;
   }
 }
 
 TEST(BlockFrameFuzzTest, MutatedFramesAreFramesOrInvalidArgument) {
-  google::protobuf::LogSilencer silencer;  // of the generated parser, about texts that are not UTF-8
+  google::protobuf::LogSilencer
+      silencer;  // of the generated parser, about texts that are not UTF-8
   const std::string sample = GeneratedFrame(FullHeader(), PatternBytes(50)).SerializeAsString();
   int accepted_count = 0;
   for (int seed = 0; seed < kMutantsCount; ++seed) {
@@ -103,7 +107,8 @@ TEST(BlockFrameFuzzTest, RandomBytesAreFramesOrInvalidArgument) {
     std::string bytes(random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     const auto frame = ReceivedFrame::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
-    ASSERT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status())) << seed << " " << frame.status();
+    ASSERT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status()))
+        << seed << " " << frame.status();
   }
 }
 

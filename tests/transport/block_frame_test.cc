@@ -111,8 +111,9 @@ TEST(BlockFrameTest, EveryTruncationIsAnErrorOrAShorterValidMessage) {
 }
 
 TEST(BlockFrameTest, FieldsMayComeInAnyOrderAndTheLastCounts) {
-  const std::string wire = BytesField(100, "first payload") + VarintField(1, 3) + BytesField(2, std::string(32, 'k')) +
-                           BytesField(100, "second") + VarintField(1, 4);
+  const std::string wire = BytesField(100, "first payload") + VarintField(1, 3) +
+                           BytesField(2, std::string(32, 'k')) + BytesField(100, "second") +
+                           VarintField(1, 4);
   const auto frame = ReceivedFrame::Parse(CutInto(wire, {5, 20}));
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header().index, 4u);
@@ -122,7 +123,8 @@ TEST(BlockFrameTest, FieldsMayComeInAnyOrderAndTheLastCounts) {
 
 TEST(BlockFrameTest, UnknownFieldsAreSkipped) {
   const std::string wire = VarintField(99, ~0ull) + BytesField(77, "what") + VarintField(1, 9) +
-                           VarintField(100, 5) /* a payload of another wire type is unknown too */ + BytesField(101, "x");
+                           VarintField(100, 5) /* a payload of another wire type is unknown too */ +
+                           BytesField(101, "x");
   const auto frame = ReceivedFrame::Parse(CutInto(wire, {3}));
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header().index, 9u);
@@ -138,7 +140,8 @@ TEST(BlockFrameTest, AnUnknownOutcomeIsUnspecified) {
 TEST(BlockFrameTest, RefusesDigestsOfAnotherLength) {
   for (const int field : {2, 3, 13}) {
     for (const size_t length : {1, 31, 33, 64}) {
-      const auto frame = ReceivedFrame::Parse(CutInto(BytesField(field, std::string(length, 'x')), {}));
+      const auto frame =
+          ReceivedFrame::Parse(CutInto(BytesField(field, std::string(length, 'x')), {}));
       EXPECT_TRUE(absl::IsInvalidArgument(frame.status())) << field << " " << length;
     }
   }
@@ -157,18 +160,21 @@ TEST(BlockFrameTest, RefusesAPayloadThatClaimsMoreThanThereIs) {
 }
 
 TEST(BlockFrameTest, NamesTheLimitThatAFrameExceeds) {
-  const auto fields = ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kFrameFieldsBytesMax + 1, 'x')), {}));
+  const auto fields =
+      ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kFrameFieldsBytesMax + 1, 'x')), {}));
   EXPECT_TRUE(absl::IsInvalidArgument(fields.status()));
   EXPECT_THAT(std::string(fields.status().message()), HasSubstr("kFrameFieldsBytesMax"));
 
-  const auto tier = ReceivedFrame::Parse(CutInto(BytesField(8, std::string(kTextFieldBytesMax + 1, 'x')), {}));
+  const auto tier =
+      ReceivedFrame::Parse(CutInto(BytesField(8, std::string(kTextFieldBytesMax + 1, 'x')), {}));
   EXPECT_THAT(std::string(tier.status().message()), HasSubstr("kTextFieldBytesMax"));
 
   const std::string block(kBlockPayloadBytesMax + 1, 'x');
   const auto payload = ReceivedFrame::Parse(CutInto(BytesField(100, block), {}));
   EXPECT_THAT(std::string(payload.status().message()), HasSubstr("kBlockPayloadBytesMax"));
 
-  const auto message = ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kMessageBytesMax, 'x')), {}));
+  const auto message =
+      ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kMessageBytesMax, 'x')), {}));
   EXPECT_THAT(std::string(message.status().message()), HasSubstr("kMessageBytesMax"));
 }
 
@@ -176,7 +182,9 @@ TEST(BlockFrameTest, CopyAndChecksumAgreeForAnyPieces) {
   const std::vector<std::byte> bytes = PatternBytes(1'000'003);
   const ByteView all(bytes);
   const std::vector<std::vector<ByteView>> cuts = {
-      {all}, {all.first(1), all.subspan(1)}, {all.first(131'072), ByteView(), all.subspan(131'072)},
+      {all},
+      {all.first(1), all.subspan(1)},
+      {all.first(131'072), ByteView(), all.subspan(131'072)},
       {all.first(200'000), all.subspan(200'000, 300'000), all.subspan(500'000)}};
   for (const auto& pieces : cuts) {
     std::vector<std::byte> copy(bytes.size());
@@ -195,7 +203,8 @@ TEST(StagingPoolTest, ReusesABufferOnlyOnceItsLastOwnerIsGone) {
   first = {};
   EXPECT_NE(pool->Take(5'000).bytes.data(), place);
   sender.reset();
-  // Two buffers are free now; the first of them is the one that came back last or first, but `place` is among them.
+  // Two buffers are free now; the first of them is the one that came back last or first, but
+  // `place` is among them.
   const StagingPool::Buffer a = pool->Take(5'000);
   const StagingPool::Buffer b = pool->Take(5'000);
   EXPECT_TRUE(a.bytes.data() == place || b.bytes.data() == place);

@@ -26,7 +26,8 @@ constexpr absl::Duration kPatience = absl::Seconds(20);  // only a broken test w
 // Answers GetStats and nothing else.
 class StatsOnly final : public v1::CacheService::Service {
  public:
-  grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*, v1::GetStatsResponse* response) override {
+  grpc::Status GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
+                        v1::GetStatsResponse* response) override {
     response->set_incarnation(42);
     return grpc::Status::OK;
   }
@@ -47,7 +48,8 @@ std::unique_ptr<RunningServer> StartServer(ServerSetup setup = {}) {
   return running;
 }
 
-std::unique_ptr<CacheChannel> ChannelTo(const std::string& address, const ChannelOptions& options = {}) {
+std::unique_ptr<CacheChannel> ChannelTo(const std::string& address,
+                                        const ChannelOptions& options = {}) {
   auto channel = CacheChannel::Create(address, options);
   EXPECT_TRUE(channel.ok()) << channel.status();
   return *std::move(channel);
@@ -60,7 +62,8 @@ TEST(StatusConversionTest, EveryCodeKeepsItsMeaningBothWays) {
     EXPECT_EQ(static_cast<int>(wire.error_code()), code);
     EXPECT_EQ(FromGrpcStatus(wire), status);
   }
-  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "new")).code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "new")).code(),
+            absl::StatusCode::kUnknown);
 }
 
 TEST(StatusConversionTest, LongMessagesAreCutToFitIntoTrailers) {
@@ -80,7 +83,8 @@ TEST(ChannelTest, PortZeroBecomesARealPortAndASecondServerCannotTakeIt) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(running->address()));
 }
 
-// 18: a server that is away is an error within the deadline, and is found again within a heartbeat once it is back.
+// 18: a server that is away is an error within the deadline, and is found again within a heartbeat
+// once it is back.
 TEST(ChannelTest, FindsAServerAgainSoonAfterItIsBack) {
   auto running = StartServer();
   ServerSetup setup;
@@ -95,7 +99,8 @@ TEST(ChannelTest, FindsAServerAgainSoonAfterItIsBack) {
   const SteadyClock clock;
   const absl::Time down = clock.Now();
   const auto refused = channel->GetStats(absl::Seconds(2));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status()) || absl::IsDeadlineExceeded(refused.status())) << refused.status();
+  EXPECT_TRUE(absl::IsUnavailable(refused.status()) || absl::IsDeadlineExceeded(refused.status()))
+      << refused.status();
   EXPECT_LT(clock.Now() - down, absl::Seconds(5));
 
   running = StartServer(setup);
@@ -116,9 +121,11 @@ TEST(ChannelTest, CallsWithoutAServerEndByTheirDeadline) {
   std::vector<std::byte> bytes(64);
   const MutableByteView into[] = {bytes};
   const BlockKey keys[1] = {};
-  EXPECT_FALSE(channel->Fetch({}, keys, into, absl::Milliseconds(300), [](uint32_t, BlockOutcome) {}).ok());
+  EXPECT_FALSE(
+      channel->Fetch({}, keys, into, absl::Milliseconds(300), [](uint32_t, BlockOutcome) {}).ok());
   const PublishBlock blocks[] = {PublishBlock{{}, bytes}};
-  EXPECT_FALSE(channel->Publish({}, blocks, absl::Milliseconds(300), [](const PublishBlockResult&) {}).ok());
+  EXPECT_FALSE(
+      channel->Publish({}, blocks, absl::Milliseconds(300), [](const PublishBlockResult&) {}).ok());
   EXPECT_LT(clock.Now() - began, absl::Seconds(10));
 }
 
@@ -143,7 +150,8 @@ class TlsFiles {
   explicit TlsFiles(const std::string& folder) : folder_(folder) {}
   bool Make() const {
     const std::string command = absl::StrCat(
-        "cd ", folder_, " && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 "
+        "cd ", folder_,
+        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 "
         "-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 >/dev/null 2>&1");
     return std::system(command.c_str()) == 0;
   }

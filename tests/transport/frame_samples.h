@@ -51,7 +51,8 @@ inline std::string FlatBytes(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
   std::string flat;
   if (!buffer.Dump(&slices).ok()) return flat;
-  for (const grpc::Slice& slice : slices) flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  for (const grpc::Slice& slice : slices)
+    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   return flat;
 }
 
@@ -67,7 +68,9 @@ inline grpc::ByteBuffer CutInto(absl::string_view bytes, const std::vector<size_
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-inline std::string AsText(ByteView bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+inline std::string AsText(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 inline std::string PayloadText(const ReceivedFrame& frame) {
   std::string text;

@@ -6,10 +6,10 @@
 // borders depend on positions only.
 //
 //   page of a layer, one KV head:   K [S][k_dim] -> transposed tile kt [k_dim][16]
-//                                   V [S][v_dim] -> tile vt [16][padded v_dim]   (in place when it
-//                                   is f32 already)
-//   for each query row and head v:  max[v]  sums[v][16] (one partial sum a lane)  out[v][padded
-//   v_dim]
+//                                   V [S][v_dim] -> tile vt [16][padded v_dim]; in place if f32
+//
+//   for each query row and head v:  max[v], sums[v][16] (one partial sum a lane),
+//                                   out[v][padded v_dim]
 #pragma once
 
 #include "worker/backend/kernels.h"
@@ -19,10 +19,10 @@ namespace ibid {
 namespace {
 
 constexpr size_t kTileVecs = kTileTokens / kLanes;
-constexpr size_t kScoreRows =
-    4;  // query rows whose scores are computed together: enough chains to hide latency
-constexpr size_t kOutVecs =
-    kLanes == 16 ? 4 : 8;  // output vectors kept in registers while a tile's values are added
+// Query rows whose scores are computed together: enough chains to hide the latency of a sum.
+constexpr size_t kScoreRows = 4;
+// Output vectors kept in registers while a tile's values are added.
+constexpr size_t kOutVecs = kLanes == 16 ? 4 : 8;
 constexpr float kMinusInfinity = -__builtin_inff();
 
 inline size_t PaddedDim(size_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }

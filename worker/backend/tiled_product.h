@@ -1,12 +1,13 @@
 // Matrix products by oneDNN in row tiles and column panels of fixed shapes, so that every row's
 // bits are its own.
 //
-//   weight (N, K) -> panels of 128 columns, each packed once: one oneDNN primitive a (row tile,
-//   panel width) y (T, N): row groups (row_tiles.h) x panels = independent calls, each on one
-//   thread
+//   weight (N, K) -> panels of 128 columns, each packed once;
+//                    one oneDNN primitive for each (row tile, panel width)
+//   y (T, N)      =  row groups (row_tiles.h) x panels: independent calls, each on one thread
 //
 // The order of each sum is thus fixed by the weight's shape: neither T nor the number of threads
 // can change it.
+//
 // CpuBackend takes these for bf16, where the processor has instructions that plain loops cannot
 // match; for f32 it has worker/backend/panel_product.h, which needs no check.
 #pragma once

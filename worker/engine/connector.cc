@@ -22,7 +22,7 @@ absl::StatusOr<NamespaceHandle> StoreNamespace::Open(Client& client) {
   // Two jobs may both ask: opening is idempotent, and no lock is held during the call.
   absl::StatusOr<NamespaceHandle> opened = client.OpenNamespace(spec_);
   if (!opened.ok()) {
-    IBID_LOG_EVERY(seconds, error,
+    IBID_LOG_EVERY(kLogPeriodSeconds, error,
                    "the store refuses this worker's KV, which is computed without it: {}",
                    opened.status().ToString());
     const bool is_final =
@@ -54,8 +54,8 @@ std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& sp
   const auto it = namespaces_.find(id);
   if (it != namespaces_.end()) return it->second;
   if (namespaces_.size() >= options_.salts_max) {
-    IBID_LOG_EVERY(seconds, warn, "a request does without the store: salts_max={} is reached",
-                   options_.salts_max);
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn,
+                   "a request does without the store: salts_max={} is reached", options_.salts_max);
     return nullptr;
   }
   return namespaces_.emplace(id, std::make_shared<StoreNamespace>(spec)).first->second;
@@ -93,7 +93,7 @@ void Connector::Run(FetchJob& job) {
   IBID_CHECK(result.leading_ok <= job.pages.size());
   job.leading_ok = result.leading_ok;
   if (!result.status.ok()) {
-    IBID_LOG_EVERY(seconds, warn, "fetched {} of {} blocks, computing the rest: {}",
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "fetched {} of {} blocks, computing the rest: {}",
                    result.leading_ok, job.pages.size(), result.status.ToString());
   }
 }
@@ -114,7 +114,7 @@ void Connector::Run(PublishJob& job) {
   job.stored_count = result.stored_count;
   job.results = std::move(result.blocks);
   if (!result.status.ok()) {
-    IBID_LOG_EVERY(seconds, warn, "published {} of {} blocks: {}",
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "published {} of {} blocks: {}",
                    result.stored_count + result.present_count, job.pages.size(),
                    result.status.ToString());
   }

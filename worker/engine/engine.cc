@@ -49,6 +49,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options,
   IBID_RETURN_IF_ERROR(options.Validate());
   IBID_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool,
                         PagePool::Create(model->layout(), options.pages_count));
+  // Pages that wait for a slow store are pinned: half of them stay free to compute with.
+  options.publish_blocks_max = static_cast<uint32_t>(
+      std::min<size_t>(options.publish_blocks_max, std::max<size_t>(1, options.pages_count / 2)));
   std::unique_ptr<Engine> engine(new Engine(options, tokenizer, store, *model));
   engine->loop_ =
       std::make_unique<EngineLoop>(engine->options_, std::move(model), std::move(pool), tokenizer,

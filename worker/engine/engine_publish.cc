@@ -63,8 +63,11 @@ void EngineLoop::PublishTail(Sequence& sequence, SealedPage tail) {
 void EngineLoop::PublishPromptTail(Sequence& sequence) {
   // A prefill's tail does not grow: its own page is published at the end.
   if (sequence.request.kind == RequestKind::kPrefill || sequence.is_prompt_tail_published) return;
-  if (!sequence.lookup_tail.has_value() || !options_.publishes || !sequence.writes_store()) return;
-  std::optional<SealedPage> tail = pool_->SnapshotTail(sequence.table, *sequence.lookup_tail);
+  if (sequence.computed % block_tokens_ == 0 || !options_.publishes || !sequence.writes_store())
+    return;
+  // Of what is computed now: a preempted sequence looked up the tail of more tokens than these.
+  std::optional<SealedPage> tail =
+      pool_->SnapshotTail(sequence.table, TailLink(sequence, sequence.computed));
   if (tail.has_value()) PublishTail(sequence, *std::move(tail));
 }
 

@@ -123,7 +123,7 @@ SealedPage PagePool::Seal(OpenPage page, const ChainLink& link) {
     ++duplicates_;
     if (std::memcmp(At(it->second), At(page.id_), payload_bytes_) != 0) {
       ++unequal_duplicates_;
-      IBID_LOG_EVERY(seconds, error, "block {} was computed twice with different bytes",
+      IBID_LOG_EVERY(kLogPeriodSeconds, error, "block {} was computed twice with different bytes",
                      DigestToShortHex(link.key.digest));
     }
     Hold(it->second);

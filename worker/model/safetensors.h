@@ -1,9 +1,9 @@
 // Checkpoint: the named tensors of one or more .safetensors files
 // (https://github.com/huggingface/safetensors).
 //
-//   file = u64 header length, little-endian | header, JSON: {"name": {"dtype", "shape",
-//   "data_offsets": [begin, end)}, ..}
-//          | data; offsets count from its start
+//   file   = u64 header length, little-endian | header | data
+//   header = JSON {"name": {"dtype", "shape", "data_offsets": [begin, end)}, ..}
+//            offsets count from the start of the data
 //
 // A header is believed only after every entry was checked against the file's length, its own shape
 // and the other entries. Bytes are read into memory of the caller, never mapped: a file cut short

@@ -91,7 +91,8 @@ TEST_F(HandshakeTest, AClientThatComputesOtherKeysIsRefusedLoudly) {
 // 2: a layout that this server does not know, or that is not canonical, is not taken for another.
 TEST_F(HandshakeTest, AnUnknownLayoutIsRefused) {
   for (const std::string& layout :
-       {std::string("layers=3"), std::string(), SmallLayout().ToString() + ";swizzle=yes", std::string("layers=0;") + SmallLayout().ToString().substr(9)}) {
+       {std::string("layers=3"), std::string(), SmallLayout().ToString() + ";swizzle=yes",
+        std::string("layers=0;") + SmallLayout().ToString().substr(9)}) {
     NamespaceSpec spec = SpecOf(SmallLayout());
     spec.layout = layout;
     EXPECT_EQ(Send(RequestFor(spec)).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << layout;
@@ -118,14 +119,20 @@ TEST_F(HandshakeTest, EveryReplyCarriesTheIncarnation) {
   EXPECT_EQ(client->channel->OpenNamespace(spec, kPatience)->incarnation, incarnation);
   EXPECT_EQ(client->session->incarnation(), incarnation);
   EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).incarnation, incarnation);
-  EXPECT_EQ(client->channel->Offer(client->session_id(), blocks.ns, blocks.keys(), kPatience)->incarnation, incarnation);
-  const auto published = client->channel->Publish({client->session_id(), blocks.ns}, blocks.ToPublish(), kPatience,
-                                                  [](const PublishBlockResult&) {});
+  EXPECT_EQ(client->channel->Offer(client->session_id(), blocks.ns, blocks.keys(), kPatience)
+                ->incarnation,
+            incarnation);
+  const auto published =
+      client->channel->Publish({client->session_id(), blocks.ns}, blocks.ToPublish(), kPatience,
+                               [](const PublishBlockResult&) {});
   EXPECT_EQ(*published, incarnation);
   std::vector<std::byte> bytes(SmallLayout().PayloadBytes());
   const std::vector<MutableByteView> into(2, bytes);
-  EXPECT_EQ(client->channel->Fetch({0, blocks.ns}, blocks.keys(), into, kPatience, [](uint32_t, BlockOutcome) {})->incarnation,
-            incarnation);
+  EXPECT_EQ(
+      client->channel
+          ->Fetch({0, blocks.ns}, blocks.keys(), into, kPatience, [](uint32_t, BlockOutcome) {})
+          ->incarnation,
+      incarnation);
   EXPECT_EQ(client->Stats().incarnation, incarnation);
   EXPECT_EQ(client->channel->Drop(&blocks.ns, {}, kPatience)->incarnation, incarnation);
 }
@@ -154,11 +161,13 @@ TEST_F(HandshakeTest, DropOfEverythingIsNeverMeantByAccident) {
   grpc::ClientContext context;
   v1::DropRequest request;
   v1::DropResponse dropped;
-  EXPECT_EQ(stub->Drop(&context, request, &dropped).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stub->Drop(&context, request, &dropped).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
   grpc::ClientContext second;
   request.set_everything(true);
   request.set_keys(std::string(32, 'k'));
-  EXPECT_EQ(stub->Drop(&second, request, &dropped).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stub->Drop(&second, request, &dropped).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(HandshakeTest, AMatchWaitsForBlocksThatAnotherSessionIsFilling) {
@@ -166,7 +175,8 @@ TEST_F(HandshakeTest, AMatchWaitsForBlocksThatAnotherSessionIsFilling) {
   const auto writer = Connect(spec);
   const auto reader = Connect(spec);
   const SampleBlocks blocks = MakeBlocks(spec, 3);
-  ASSERT_TRUE(writer->channel->Offer(writer->session_id(), blocks.ns, blocks.keys(), kPatience).ok());
+  ASSERT_TRUE(
+      writer->channel->Offer(writer->session_id(), blocks.ns, blocks.keys(), kPatience).ok());
   const MatchReply now = reader->Match(blocks.ns, blocks.keys());
   EXPECT_EQ(now.matched_count, 0u);
   EXPECT_EQ(now.pending_count, 3u);
@@ -188,18 +198,24 @@ TEST_F(HandshakeTest, AWaitForBlocksThatNeverComeEndsInTime) {
   const auto writer = Connect(spec);
   const auto reader = Connect(spec);
   const SampleBlocks blocks = MakeBlocks(spec, 1);
-  ASSERT_TRUE(writer->channel->Offer(writer->session_id(), blocks.ns, blocks.keys(), kPatience).ok());
-  const auto reply = reader->channel->Match({0, blocks.ns, false, absl::Milliseconds(150)}, blocks.keys(), kPatience);
+  ASSERT_TRUE(
+      writer->channel->Offer(writer->session_id(), blocks.ns, blocks.keys(), kPatience).ok());
+  const auto reply = reader->channel->Match({0, blocks.ns, false, absl::Milliseconds(150)},
+                                            blocks.keys(), kPatience);
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->pending_count, 1u);
 
-  // 24: more waits than the server has threads for: the others are answered at once, and nobody is stuck.
+  // 24: more waits than the server has threads for: the others are answered at once, and nobody is
+  // stuck.
   const SteadyClock clock;
   const absl::Time began = clock.Now();
   std::vector<std::thread> waiting;
   for (int i = 0; i < 48; ++i) {
     waiting.emplace_back([&] {
-      EXPECT_TRUE(reader->channel->Match({0, blocks.ns, false, absl::Milliseconds(300)}, blocks.keys(), kPatience).ok());
+      EXPECT_TRUE(
+          reader->channel
+              ->Match({0, blocks.ns, false, absl::Milliseconds(300)}, blocks.keys(), kPatience)
+              .ok());
     });
   }
   EXPECT_TRUE(reader->channel->GetStats(kPatience).ok());
@@ -208,8 +224,11 @@ TEST_F(HandshakeTest, AWaitForBlocksThatNeverComeEndsInTime) {
 
   // A stop does not wait for them.
   std::thread last([&] {
-    EXPECT_FALSE(reader->channel->Match({0, blocks.ns, false, absl::Seconds(20)}, blocks.keys(), absl::Seconds(20)).status().code() ==
-                 absl::StatusCode::kDeadlineExceeded);
+    EXPECT_FALSE(
+        reader->channel
+            ->Match({0, blocks.ns, false, absl::Seconds(20)}, blocks.keys(), absl::Seconds(20))
+            .status()
+            .code() == absl::StatusCode::kDeadlineExceeded);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const absl::Time stopping = clock.Now();

@@ -26,20 +26,24 @@ std::string HttpExchange(int port, const std::string& request) {
   const timeval patience{10, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-      send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
+      send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(request.size())) {
     char buffer[4096];
-    for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;) answer.append(buffer, static_cast<size_t>(n));
+    for (ssize_t n; (n = recv(fd, buffer, sizeof buffer, 0)) > 0;)
+      answer.append(buffer, static_cast<size_t>(n));
   }
   close(fd);
   return answer;
 }
 
 std::string Get(int port, const std::string& path) {
-  return HttpExchange(port, absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  return HttpExchange(
+      port, absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
 }
 
 // One call of a method that this program has no generated classes for: one message in, one out.
-std::string CallRaw(const std::string& address, const std::string& method, const std::string& request) {
+std::string CallRaw(const std::string& address, const std::string& method,
+                    const std::string& request) {
   grpc::GenericStub stub(*MakeChannel(address, {}));
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
@@ -78,8 +82,11 @@ TEST_F(PortsTest, TheHttpPortAnswersItsTwoPathsAndNothingElse) {
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/metrics/x"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/../../etc/passwd"), Not(HasSubstr("root:")));
-  EXPECT_THAT(HttpExchange(port, "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-              StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(
+      HttpExchange(
+          port,
+          "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+      StartsWith("HTTP/1.1 405"));
   server->Shutdown(absl::Seconds(1));
   EXPECT_EQ(Get(port, "/healthz"), "");
 }
@@ -115,7 +122,8 @@ TEST_F(PortsTest, ReflectionListsTheService) {
   StartServer();
   // ServerReflectionRequest{list_services: "*"}
   const std::string reply =
-      CallRaw(server->address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*");
+      CallRaw(server->address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              "\x3a\x01*");
   EXPECT_THAT(reply, HasSubstr("ibid.v1.CacheService"));
 }
 
@@ -131,19 +139,22 @@ TEST_F(PortsTest, TheMetricsOfCallsMatchTheCallsMade) {
     client->Match(blocks.ns, blocks.keys());
     client->Match(blocks.ns, blocks.keys());
     MatchCall unknown{0, NamespaceId{}};
-    EXPECT_TRUE(absl::IsFailedPrecondition(client->channel->Match(unknown, blocks.keys(), kPatience).status()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        client->channel->Match(unknown, blocks.keys(), kPatience).status()));
   }
   const auto metrics = [&] { return Get(server->http_port(), "/metrics"); };
   ASSERT_TRUE(Eventually([&] {
-    return metrics().find("ibid_cache_service_latency_seconds_count{method=\"Session\"} 1") != std::string::npos;
+    return metrics().find("ibid_cache_service_latency_seconds_count{method=\"Session\"} 1") !=
+           std::string::npos;
   }));
   const std::string text = metrics();
-  for (const char* line : {"ibid_cache_service_calls_total{code=\"OK\",method=\"OpenNamespace\"} 1",
-                           "ibid_cache_service_calls_total{code=\"OK\",method=\"Publish\"} 1",
-                           "ibid_cache_service_calls_total{code=\"OK\",method=\"Fetch\"} 1",
-                           "ibid_cache_service_calls_total{code=\"OK\",method=\"Match\"} 2",
-                           "ibid_cache_service_calls_total{code=\"FAILED_PRECONDITION\",method=\"Match\"} 1",
-                           "ibid_cache_service_latency_seconds_count{method=\"Match\"} 3"}) {
+  for (const char* line :
+       {"ibid_cache_service_calls_total{code=\"OK\",method=\"OpenNamespace\"} 1",
+        "ibid_cache_service_calls_total{code=\"OK\",method=\"Publish\"} 1",
+        "ibid_cache_service_calls_total{code=\"OK\",method=\"Fetch\"} 1",
+        "ibid_cache_service_calls_total{code=\"OK\",method=\"Match\"} 2",
+        "ibid_cache_service_calls_total{code=\"FAILED_PRECONDITION\",method=\"Match\"} 1",
+        "ibid_cache_service_latency_seconds_count{method=\"Match\"} 3"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   const auto value = [&](const std::string& name) {

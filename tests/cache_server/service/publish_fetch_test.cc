@@ -19,7 +19,8 @@ TEST_F(PublishFetchTest, FetchReturnsTheBytesThatWerePublished) {
     const auto writer = Connect(spec);
     EXPECT_THAT(writer->Publish(blocks), Each(BlockOutcome::kOk));
     const auto reader = Connect(spec);
-    EXPECT_THAT(reader->Fetch({0, blocks.ns}, blocks.keys(), layout.PayloadBytes()), Each(BlockOutcome::kOk));
+    EXPECT_THAT(reader->Fetch({0, blocks.ns}, blocks.keys(), layout.PayloadBytes()),
+                Each(BlockOutcome::kOk));
     EXPECT_EQ(reader->received, blocks.payloads);
   }
 }
@@ -35,7 +36,8 @@ TEST_F(PublishFetchTest, APayloadWithAnOwnerTravelsTheSame) {
   EXPECT_THAT(client->Publish(blocks.ns, owned), Each(BlockOutcome::kOk));
   owned.clear();
   EXPECT_TRUE(Eventually([&] { return owner.use_count() == 1; }));
-  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), LargeLayout().PayloadBytes()), Each(BlockOutcome::kOk));
+  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), LargeLayout().PayloadBytes()),
+              Each(BlockOutcome::kOk));
   EXPECT_EQ(client->received, blocks.payloads);
 }
 
@@ -46,9 +48,11 @@ TEST_F(PublishFetchTest, MissesComeInTheirPlace) {
   const SampleBlocks other = MakeBlocks(spec, 1, 9'000);
   const auto client = Connect(spec);
   client->Publish(stored);
-  const std::vector<BlockKey> keys = {other.links[0].key, stored.links[0].key, other.links[0].key, stored.links[1].key};
-  EXPECT_THAT(client->Fetch({0, stored.ns}, keys, SmallLayout().PayloadBytes()),
-              ElementsAre(BlockOutcome::kMiss, BlockOutcome::kOk, BlockOutcome::kMiss, BlockOutcome::kOk));
+  const std::vector<BlockKey> keys = {other.links[0].key, stored.links[0].key, other.links[0].key,
+                                      stored.links[1].key};
+  EXPECT_THAT(
+      client->Fetch({0, stored.ns}, keys, SmallLayout().PayloadBytes()),
+      ElementsAre(BlockOutcome::kMiss, BlockOutcome::kOk, BlockOutcome::kMiss, BlockOutcome::kOk));
   EXPECT_EQ(client->received[1], stored.payloads[0]);
   EXPECT_EQ(client->received[3], stored.payloads[1]);
   EXPECT_THAT(client->received[0], Each(std::byte{0xee}));
@@ -61,7 +65,8 @@ TEST_F(PublishFetchTest, MissesComeInTheirPlace) {
   EXPECT_EQ(hits + stats.missed_blocks, stats.requested_blocks);
 }
 
-// 3, 4: a block whose checksum is wrong is never visible, and the others of its stream are not its victims.
+// 3, 4: a block whose checksum is wrong is never visible, and the others of its stream are not its
+// victims.
 TEST_F(PublishFetchTest, AWrongChecksumConcernsItsBlockAlone) {
   StartServer();
   const NamespaceSpec spec = SpecOf(SmallLayout());
@@ -69,11 +74,13 @@ TEST_F(PublishFetchTest, AWrongChecksumConcernsItsBlockAlone) {
   std::vector<PublishBlock> sent = blocks.ToPublish();
   sent[1].checksum = Checksum(blocks.payloads[1]) ^ 1;
   const auto client = Connect(spec);
-  EXPECT_THAT(client->Publish(blocks.ns, sent), ElementsAre(BlockOutcome::kOk, BlockOutcome::kCorrupt, BlockOutcome::kOk));
+  EXPECT_THAT(client->Publish(blocks.ns, sent),
+              ElementsAre(BlockOutcome::kOk, BlockOutcome::kCorrupt, BlockOutcome::kOk));
   EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 1u);
   EXPECT_EQ(client->Stats().corrupt_blocks, 1u);
   // The key is not spoilt: the right bytes are taken.
-  EXPECT_THAT(client->Publish(blocks), ElementsAre(BlockOutcome::kPresent, BlockOutcome::kOk, BlockOutcome::kPresent));
+  EXPECT_THAT(client->Publish(blocks),
+              ElementsAre(BlockOutcome::kPresent, BlockOutcome::kOk, BlockOutcome::kPresent));
 }
 
 // 12: half a block is no block.
@@ -86,8 +93,9 @@ TEST_F(PublishFetchTest, AWrongSizeOrAMissingFieldIsInvalid) {
   sent[1].link.parent = BlockKey{};
   sent[2].link.token_count = 17;
   const auto client = Connect(spec);
-  EXPECT_THAT(client->Publish(blocks.ns, sent), ElementsAre(BlockOutcome::kInvalid, BlockOutcome::kInvalid,
-                                                            BlockOutcome::kInvalid, BlockOutcome::kOk));
+  EXPECT_THAT(client->Publish(blocks.ns, sent),
+              ElementsAre(BlockOutcome::kInvalid, BlockOutcome::kInvalid, BlockOutcome::kInvalid,
+                          BlockOutcome::kOk));
   EXPECT_THAT(client->details[0], HasSubstr(absl::StrCat(SmallLayout().PayloadBytes())));
   EXPECT_EQ(client->Stats().reservations, 0u);
 }
@@ -98,11 +106,13 @@ TEST_F(PublishFetchTest, TheSecondOfTwoWritersIsToldWhatTheFirstDoes) {
   const SampleBlocks blocks = MakeBlocks(spec, 2);
   const auto first = Connect(spec);
   const auto second = Connect(spec);
-  const auto offered = first->channel->Offer(first->session_id(), blocks.ns, blocks.keys(), kPatience);
+  const auto offered =
+      first->channel->Offer(first->session_id(), blocks.ns, blocks.keys(), kPatience);
   ASSERT_TRUE(offered.ok()) << offered.status();
   EXPECT_THAT(offered->outcomes, Each(BlockOutcome::kWanted));
   EXPECT_THAT(second->Publish(blocks), Each(BlockOutcome::kPending));
-  const auto refused = second->channel->Offer(second->session_id(), blocks.ns, blocks.keys(), kPatience);
+  const auto refused =
+      second->channel->Offer(second->session_id(), blocks.ns, blocks.keys(), kPatience);
   ASSERT_TRUE(refused.ok());
   EXPECT_THAT(refused->outcomes, Each(BlockOutcome::kPending));
   EXPECT_THAT(first->Publish(blocks), Each(BlockOutcome::kOk));
@@ -118,10 +128,12 @@ TEST_F(PublishFetchTest, ALayerRangeIsThatPartOfTheBlock) {
   const auto client = Connect(spec);
   client->Publish(blocks);
   const FetchCall last_two{0, blocks.ns, 0, 1, 2};
-  EXPECT_THAT(client->Fetch(last_two, blocks.keys(), 2 * layout.LayerBytes()), Each(BlockOutcome::kOk));
+  EXPECT_THAT(client->Fetch(last_two, blocks.keys(), 2 * layout.LayerBytes()),
+              Each(BlockOutcome::kOk));
   for (size_t i = 0; i < blocks.payloads.size(); ++i) {
-    const std::vector<std::byte> expected(blocks.payloads[i].begin() + static_cast<std::ptrdiff_t>(layout.LayerBytes()),
-                                          blocks.payloads[i].end());
+    const std::vector<std::byte> expected(
+        blocks.payloads[i].begin() + static_cast<std::ptrdiff_t>(layout.LayerBytes()),
+        blocks.payloads[i].end());
     EXPECT_EQ(client->received[i], expected) << i;
   }
   absl::Status status;
@@ -138,7 +150,8 @@ TEST_F(PublishFetchTest, ADestinationOfTheWrongSizeIsNotFilled) {
   const SampleBlocks blocks = MakeBlocks(spec, 1);
   const auto client = Connect(spec);
   client->Publish(blocks);
-  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes() / 2), ElementsAre(BlockOutcome::kCorrupt));
+  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes() / 2),
+              ElementsAre(BlockOutcome::kCorrupt));
   EXPECT_THAT(client->received[0], Each(std::byte{0xee}));
 }
 
@@ -152,7 +165,8 @@ TEST_F(PublishFetchTest, AFetchUnderAReleasedLeaseMovesNothing) {
   const MatchReply match = client->Match(blocks.ns, blocks.keys(), /*lease=*/true);
   ASSERT_NE(match.lease_id, 0u);
   const FetchCall call{client->session_id(), blocks.ns, match.lease_id};
-  EXPECT_THAT(client->Fetch(call, blocks.keys(), SmallLayout().PayloadBytes()), Each(BlockOutcome::kOk));
+  EXPECT_THAT(client->Fetch(call, blocks.keys(), SmallLayout().PayloadBytes()),
+              Each(BlockOutcome::kOk));
 
   const uint64_t released[] = {match.lease_id};
   client->session->ReleaseLeases(released);
@@ -163,7 +177,8 @@ TEST_F(PublishFetchTest, AFetchUnderAReleasedLeaseMovesNothing) {
   for (const auto& bytes : client->received) EXPECT_THAT(bytes, Each(std::byte{0xee}));
   // Nor does another session have the use of it.
   const auto other = Connect(spec);
-  other->Fetch({other->session_id(), blocks.ns, match.lease_id}, blocks.keys(), SmallLayout().PayloadBytes(), &status);
+  other->Fetch({other->session_id(), blocks.ns, match.lease_id}, blocks.keys(),
+               SmallLayout().PayloadBytes(), &status);
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 
@@ -186,7 +201,8 @@ TEST_F(PublishFetchTest, AStreamLongerThanItsWindowsGoesThrough) {
   const SampleBlocks blocks = MakeBlocks(spec, 3 * kPublishFramesUnanswered);
   const auto client = Connect(spec);
   EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
-  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes()), Each(BlockOutcome::kOk));
+  EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes()),
+              Each(BlockOutcome::kOk));
   EXPECT_EQ(client->received, blocks.payloads);
 }
 
@@ -201,8 +217,9 @@ TEST_F(PublishFetchTest, AFullStoreRejectsByNameAndKeepsTheStream) {
   SampleBlocks leased = MakeBlocks(spec, 2);
   EXPECT_THAT(client->Publish(leased), Each(BlockOutcome::kOk));
   ASSERT_EQ(client->Match(leased.ns, leased.keys(), /*lease=*/true).matched_count, 2u);
-  EXPECT_THAT(client->Publish(blocks), ElementsAre(BlockOutcome::kPresent, BlockOutcome::kPresent, BlockOutcome::kRejected,
-                                                   BlockOutcome::kRejected));
+  EXPECT_THAT(client->Publish(blocks),
+              ElementsAre(BlockOutcome::kPresent, BlockOutcome::kPresent, BlockOutcome::kRejected,
+                          BlockOutcome::kRejected));
   EXPECT_NE(client->details[2], "");
 }
 
@@ -217,11 +234,14 @@ TEST_F(PublishFetchTest, ManyClientsPublishAndFetchTheSameChainsAtOnce) {
       for (uint32_t round = 0; round < 8; ++round) {
         const SampleBlocks blocks = MakeBlocks(spec, 16, 100'000 * ((t + round) % 4));
         for (const BlockOutcome outcome : client->Publish(blocks)) {
-          EXPECT_TRUE(outcome == BlockOutcome::kOk || outcome == BlockOutcome::kPresent || outcome == BlockOutcome::kPending);
+          EXPECT_TRUE(outcome == BlockOutcome::kOk || outcome == BlockOutcome::kPresent ||
+                      outcome == BlockOutcome::kPending);
         }
-        const auto outcomes = client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes());
+        const auto outcomes =
+            client->Fetch({0, blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes());
         for (size_t i = 0; i < outcomes.size(); ++i) {
-          EXPECT_TRUE(outcomes[i] != BlockOutcome::kOk || client->received[i] == blocks.payloads[i]);
+          EXPECT_TRUE(outcomes[i] != BlockOutcome::kOk ||
+                      client->received[i] == blocks.payloads[i]);
           EXPECT_NE(outcomes[i], BlockOutcome::kCorrupt);
         }
       }
@@ -229,7 +249,8 @@ TEST_F(PublishFetchTest, ManyClientsPublishAndFetchTheSameChainsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   const auto client = Connect(spec);
-  EXPECT_TRUE(Eventually([&] { return client->Stats().pinned_bytes == 0 && client->Stats().reservations == 0; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return client->Stats().pinned_bytes == 0 && client->Stats().reservations == 0; }));
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ struct SampleBlocks {
   }
   std::vector<PublishBlock> ToPublish() const {
     std::vector<PublishBlock> blocks;
-    for (size_t i = 0; i < links.size(); ++i) blocks.push_back({links[i], payloads[i], std::nullopt, nullptr});
+    for (size_t i = 0; i < links.size(); ++i)
+      blocks.push_back({links[i], payloads[i], std::nullopt, nullptr});
     return blocks;
   }
 };
@@ -89,7 +90,8 @@ inline SampleBlocks MakeBlocks(const NamespaceSpec& spec, size_t count, uint32_t
   blocks.links = MakeChain(blocks.ns, tokens, layout.block_tokens, false);
   for (size_t b = 0; b < count; ++b) {
     std::vector<std::byte> payload(layout.PayloadBytes());
-    for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>((i * 7 + (i >> 9) + b * 31 + first_token));
+    for (size_t i = 0; i < payload.size(); ++i)
+      payload[i] = static_cast<std::byte>((i * 7 + (i >> 9) + b * 31 + first_token));
     blocks.payloads.push_back(std::move(payload));
   }
   return blocks;
@@ -100,7 +102,8 @@ class TestClient {
  public:
   explicit TestClient(const std::string& address) {
     channel = *CacheChannel::Create(address, {});
-    auto opened = channel->OpenSession("test", kPatience, [this](absl::Status) { broken_count.fetch_add(1); });
+    auto opened = channel->OpenSession("test", kPatience,
+                                       [this](absl::Status) { broken_count.fetch_add(1); });
     EXPECT_TRUE(opened.ok()) << opened.status();
     if (opened.ok()) session = *std::move(opened);
   }
@@ -108,13 +111,15 @@ class TestClient {
   uint64_t session_id() const { return session->session_id(); }
 
   // The outcome of each block, by its index.
-  std::vector<BlockOutcome> Publish(const NamespaceId& ns, const std::vector<PublishBlock>& blocks, absl::Status* status = nullptr) {
+  std::vector<BlockOutcome> Publish(const NamespaceId& ns, const std::vector<PublishBlock>& blocks,
+                                    absl::Status* status = nullptr) {
     std::vector<BlockOutcome> outcomes(blocks.size());
     details.assign(blocks.size(), "");
-    const auto result = channel->Publish({session_id(), ns, false}, blocks, kPatience, [&](const PublishBlockResult& r) {
-      outcomes.at(r.index) = r.outcome;
-      details.at(r.index) = r.detail;
-    });
+    const auto result = channel->Publish({session_id(), ns, false}, blocks, kPatience,
+                                         [&](const PublishBlockResult& r) {
+                                           outcomes.at(r.index) = r.outcome;
+                                           details.at(r.index) = r.detail;
+                                         });
     if (status != nullptr) {
       *status = result.status();
     } else {
@@ -122,16 +127,19 @@ class TestClient {
     }
     return outcomes;
   }
-  std::vector<BlockOutcome> Publish(const SampleBlocks& blocks) { return Publish(blocks.ns, blocks.ToPublish()); }
+  std::vector<BlockOutcome> Publish(const SampleBlocks& blocks) {
+    return Publish(blocks.ns, blocks.ToPublish());
+  }
 
   // Fetches into `received`, of `block_bytes` each.
-  std::vector<BlockOutcome> Fetch(const FetchCall& call, std::span<const BlockKey> keys, size_t block_bytes,
-                                  absl::Status* status = nullptr) {
+  std::vector<BlockOutcome> Fetch(const FetchCall& call, std::span<const BlockKey> keys,
+                                  size_t block_bytes, absl::Status* status = nullptr) {
     received.assign(keys.size(), std::vector<std::byte>(block_bytes, std::byte{0xee}));
     const std::vector<MutableByteView> into(received.begin(), received.end());
     std::vector<BlockOutcome> outcomes(keys.size());
-    const auto result = channel->Fetch(call, keys, into, kPatience,
-                                       [&](uint32_t i, BlockOutcome outcome) { outcomes.at(i) = outcome; });
+    const auto result =
+        channel->Fetch(call, keys, into, kPatience,
+                       [&](uint32_t i, BlockOutcome outcome) { outcomes.at(i) = outcome; });
     if (status != nullptr) {
       *status = result.status();
     } else {

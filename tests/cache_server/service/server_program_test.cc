@@ -37,7 +37,8 @@ TEST(ByteCountTest, ReadsNumbersWithBinarySuffixes) {
   EXPECT_EQ(parse("64KiB"), 64 << 10);
   EXPECT_EQ(parse("4GiB"), int64_t{4} << 30);
   EXPECT_EQ(parse("2TiB"), int64_t{2} << 40);
-  for (const char* wrong : {"", "GiB", "4G", "-1", "1.5GiB", "4 GiB", "99999999999999999999", "99999999TiB"}) {
+  for (const char* wrong :
+       {"", "GiB", "4G", "-1", "1.5GiB", "4 GiB", "99999999999999999999", "99999999TiB"}) {
     EXPECT_EQ(parse(wrong), -1) << wrong;
   }
   EXPECT_EQ(AbslUnparseFlag(ByteCount{uint64_t{3} << 29}), "1536MiB");
@@ -88,8 +89,9 @@ TEST(ServerProgramTest, VersionAndHelpArePrintedAndNoErrors) {
 class RunningProgramTest : public ::testing::Test {
  protected:
   void Start(std::vector<std::string> flags) {
-    std::vector<std::string> arguments = {kServer, "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-                                          "--host_bytes_max=64MiB", "--port_file=" + (folder / "ports")};
+    std::vector<std::string> arguments = {kServer, "--listen=127.0.0.1:0",
+                                          "--http_listen=127.0.0.1:0", "--host_bytes_max=64MiB",
+                                          "--port_file=" + (folder / "ports")};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     auto started = Process::Start(arguments, folder / "log");
     ASSERT_TRUE(started.ok()) << started.status();
@@ -99,7 +101,9 @@ class RunningProgramTest : public ::testing::Test {
     ports = *found;
   }
 
-  std::unique_ptr<CacheChannel> Channel() { return *CacheChannel::Create(absl::StrCat("127.0.0.1:", ports["port"]), {}); }
+  std::unique_ptr<CacheChannel> Channel() {
+    return *CacheChannel::Create(absl::StrCat("127.0.0.1:", ports["port"]), {});
+  }
 
   TempFolder folder;
   std::unique_ptr<Process> process;
@@ -137,7 +141,8 @@ TEST_F(RunningProgramTest, ReadsFlagsFromAFile) {
 
 TEST_F(RunningProgramTest, ATakenPortIsOneLineAndExitCodeOne) {
   Start({});
-  const RunResult second = RunServer({absl::StrCat("--listen=127.0.0.1:", ports["port"]), "--http_listen="});
+  const RunResult second =
+      RunServer({absl::StrCat("--listen=127.0.0.1:", ports["port"]), "--http_listen="});
   EXPECT_EQ(second.exit_code, 1);
   EXPECT_THAT(second.err, HasSubstr(absl::StrCat("127.0.0.1:", ports["port"])));
   EXPECT_EQ(std::count(second.err.begin(), second.err.end(), '\n'), 1) << second.err;

@@ -33,7 +33,8 @@ TEST_F(SessionTest, HeartbeatsKeepSessionAndLeasesAlive) {
   const MatchReply match = client->Match(blocks.ns, blocks.keys(), /*lease=*/true);
   std::this_thread::sleep_for(std::chrono::milliseconds(1'000));
   EXPECT_FALSE(client->session->is_broken());
-  EXPECT_THAT(client->Fetch({client->session_id(), blocks.ns, match.lease_id}, blocks.keys(), SmallLayout().PayloadBytes()),
+  EXPECT_THAT(client->Fetch({client->session_id(), blocks.ns, match.lease_id}, blocks.keys(),
+                            SmallLayout().PayloadBytes()),
               Each(BlockOutcome::kOk));
 }
 
@@ -66,12 +67,14 @@ TEST_F(SessionTest, TheEndOfASessionFreesItsReservationsAndLeases) {
   const auto other = Connect(spec);
   dying->Publish(stored);
   ASSERT_EQ(dying->Match(stored.ns, stored.keys(), /*lease=*/true).matched_count, 4u);
-  ASSERT_TRUE(dying->channel->Offer(dying->session_id(), offered.ns, offered.keys(), kPatience).ok());
+  ASSERT_TRUE(
+      dying->channel->Offer(dying->session_id(), offered.ns, offered.keys(), kPatience).ok());
   EXPECT_EQ(other->Match(offered.ns, offered.keys()).pending_count, 4u);
   EXPECT_EQ(server->store().stats().leases, 1u);
 
   dying.reset();
-  EXPECT_TRUE(Eventually([&] { return other->Match(offered.ns, offered.keys()).pending_count == 0; }));
+  EXPECT_TRUE(
+      Eventually([&] { return other->Match(offered.ns, offered.keys()).pending_count == 0; }));
   EXPECT_TRUE(Eventually([&] {
     const BlockStoreStats stats = server->store().stats();
     return stats.leases == 0 && stats.reservations == 0 && stats.sessions == 1;
@@ -84,10 +87,12 @@ TEST_F(SessionTest, AnEndedSessionPublishesNothing) {
   const NamespaceSpec spec = SpecOf(SmallLayout());
   const SampleBlocks blocks = MakeBlocks(spec, 2);
   const auto client = Connect(spec);
-  const auto published = client->channel->Publish({client->session_id() ^ 1, blocks.ns}, blocks.ToPublish(), kPatience,
-                                                  [](const PublishBlockResult&) {});
+  const auto published =
+      client->channel->Publish({client->session_id() ^ 1, blocks.ns}, blocks.ToPublish(), kPatience,
+                               [](const PublishBlockResult&) {});
   EXPECT_TRUE(absl::IsFailedPrecondition(published.status())) << published.status();
-  const auto offered = client->channel->Offer(client->session_id() ^ 1, blocks.ns, blocks.keys(), kPatience);
+  const auto offered =
+      client->channel->Offer(client->session_id() ^ 1, blocks.ns, blocks.keys(), kPatience);
   EXPECT_TRUE(absl::IsFailedPrecondition(offered.status())) << offered.status();
   EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 0u);
 }
@@ -99,10 +104,13 @@ TEST_F(SessionTest, ManyReleasesGoOutInFewMessages) {
   const auto client = Connect(spec);
   client->Publish(blocks);
   std::vector<uint64_t> leases;
-  for (int i = 0; i < 200; ++i) leases.push_back(client->Match(blocks.ns, blocks.keys(), /*lease=*/true).lease_id);
+  for (int i = 0; i < 200; ++i)
+    leases.push_back(client->Match(blocks.ns, blocks.keys(), /*lease=*/true).lease_id);
   EXPECT_EQ(server->store().stats().leases, 200u);
   for (const uint64_t lease : leases) client->session->ReleaseLeases({&lease, 1});
-  EXPECT_TRUE(Eventually([&] { return server->store().stats().leases == 0 && server->store().stats().pinned_bytes == 0; }));
+  EXPECT_TRUE(Eventually([&] {
+    return server->store().stats().leases == 0 && server->store().stats().pinned_bytes == 0;
+  }));
 }
 
 // 17: a restart, however fast, ends the sessions of the run before it.
@@ -134,7 +142,8 @@ TEST_F(SessionTest, AClientThatEndsItsSessionHearsNothingOfIt) {
   EXPECT_EQ(client->broken_count, 0);
 }
 
-// Sessions that open and end at the same time, from several threads, with the server stopping in the middle.
+// Sessions that open and end at the same time, from several threads, with the server stopping in
+// the middle.
 TEST_F(SessionTest, SessionsMayComeAndGoWhileTheServerStops) {
   StartServer();
   std::atomic<bool> is_over{false};
@@ -165,14 +174,14 @@ TEST_F(SessionTest, ReleasesWhileTheServerEndsTheSessionAreHarmless) {
     const auto channel = *CacheChannel::Create(server->address(), {});
     const auto session = channel->OpenSession("busy", kPatience, [](absl::Status) {});
     ASSERT_TRUE(session.ok()) << session.status();
-    for (int t = 0; t < 3; ++t) {
+    for (int t = 0; t < 8; ++t) {
       threads.emplace_back([&] {
         ready_count.fetch_add(1);
         const uint64_t lease[] = {7};
         while (!(*session)->is_broken()) (*session)->ReleaseLeases(lease);
       });
     }
-    ASSERT_TRUE(Eventually([&] { return ready_count == 3; }));
+    ASSERT_TRUE(Eventually([&] { return ready_count == 8; }));
     server->Shutdown(absl::Seconds(5));
     for (std::thread& thread : threads) thread.join();
   }

@@ -42,7 +42,9 @@ class WireTest : public ServerFixture {
     return request;
   }
 
-  bool AllIsFree() { return client->Stats().pinned_bytes == 0 && client->Stats().reservations == 0; }
+  bool AllIsFree() {
+    return client->Stats().pinned_bytes == 0 && client->Stats().reservations == 0;
+  }
 
   const NamespaceSpec spec = SpecOf(SmallLayout());
   const SampleBlocks blocks = MakeBlocks(spec, 40);
@@ -78,7 +80,9 @@ TEST_F(WireTest, AGeneratedClientPublishesAndFetches) {
     EXPECT_EQ(frame.tier(), "host");
     EXPECT_EQ(frame.token_count(), 16u);
     EXPECT_EQ(frame.incarnation(), client->session->incarnation());
-    EXPECT_EQ(frame.payload(), std::string(reinterpret_cast<const char*>(blocks.payloads[next].data()), blocks.payloads[next].size()));
+    EXPECT_EQ(frame.payload(),
+              std::string(reinterpret_cast<const char*>(blocks.payloads[next].data()),
+                          blocks.payloads[next].size()));
     EXPECT_EQ(frame.checksum(), Checksum(blocks.payloads[next]));
     ++next;
   }
@@ -142,7 +146,8 @@ TEST_F(WireTest, ASilentPublisherHoldsNothingAndMayClose) {
 TEST_F(WireTest, TooLargeAMessageIsRefusedWithTheLimit) {
   grpc::ChannelArguments unlimited;
   unlimited.SetMaxSendMessageSize(-1);
-  const auto channel = grpc::CreateCustomChannel(server->address(), grpc::InsecureChannelCredentials(), unlimited);
+  const auto channel =
+      grpc::CreateCustomChannel(server->address(), grpc::InsecureChannelCredentials(), unlimited);
   const auto big = v1::CacheService::NewStub(channel);
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
@@ -195,11 +200,12 @@ TEST_F(WireTest, HalfAKeyIsMalformed) {
   v1::MatchResponse response;
   request.set_namespace_id(DigestString(blocks.ns.digest));
   request.set_keys(std::string(33, 'k'));
-  EXPECT_EQ(stub->Match(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stub->Match(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-// A client that never reads its results: the server stops reading its frames instead of queueing without end, and its calls
-// end with their deadline.
+// A client that never reads its results: the server stops reading its frames instead of queueing
+// without end, and its calls end with their deadline.
 TEST_F(WireTest, AClientThatReadsNothingIsHeldBackAndForgotten) {
   client->Publish(blocks);
   grpc::ClientContext context;
@@ -218,7 +224,8 @@ TEST_F(WireTest, AClientThatReadsNothingIsHeldBackAndForgotten) {
   EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
 }
 
-// A stop does not wait for a client that reads nothing, and no memory is freed under a connection that still sends from it.
+// A stop does not wait for a client that reads nothing, and no memory is freed under a connection
+// that still sends from it.
 TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
   client->Publish(blocks);
   grpc::ClientContext context;

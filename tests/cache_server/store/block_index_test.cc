@@ -35,7 +35,8 @@ TEST(BlockIndex, KeepsAllEntriesWhileItGrowsAndReusesFreedOnes) {
   EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), ids.size());
   for (uint64_t n = 0; n < 10'000; n += 2) EXPECT_EQ(shard.FreeIfUnused(ids[n]), kNoEntry);
   EXPECT_EQ(shard.entries_count(), 5'000u);
-  for (uint64_t n = 0; n < 10'000; ++n) ASSERT_EQ(shard.Find(1, KeyOf(n)), n % 2 == 0 ? kNoEntry : ids[n]);
+  for (uint64_t n = 0; n < 10'000; ++n)
+    ASSERT_EQ(shard.Find(1, KeyOf(n)), n % 2 == 0 ? kNoEntry : ids[n]);
   const EntryId again = shard.Insert(1, KeyOf(77'777));
   EXPECT_LE(again, ids.back()) << "a freed place is used first";
 }

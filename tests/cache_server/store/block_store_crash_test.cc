@@ -1,5 +1,6 @@
-// failures 34: kill -9 at any instant. A child publishes, reads, drops and is killed; a parent opens what is left. Every
-// block whose durable commit was answered is there with its bytes; every other is right or absent; no room is lost.
+// failures 34: kill -9 at any instant. A child publishes, reads, drops and is killed; a parent
+// opens what is left. Every block whose durable commit was answered is there with its bytes; every
+// other is right or absent; no room is lost.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -27,8 +28,10 @@ BlockStoreOptions CrashOptions(const std::string& directory) {
   return options;
 }
 
-// Publishes chains from `first_seed` on, every block durably, until it is killed; tells each chain that is done.
-[[noreturn]] void PublishUntilKilled(const std::string& directory, uint32_t first_seed, int report_fd) {
+// Publishes chains from `first_seed` on, every block durably, until it is killed; tells each chain
+// that is done.
+[[noreturn]] void PublishUntilKilled(const std::string& directory, uint32_t first_seed,
+                                     int report_fd) {
   auto store = BlockStore::Open(CrashOptions(directory));
   if (!store.ok()) _exit(2);
   const NamespaceId ns = NamespaceOf("crash");
@@ -38,7 +41,8 @@ BlockStoreOptions CrashOptions(const std::string& directory) {
     (void)(*store)->KeepAlive(session, true);
     const auto chain = ChainOf(ns, seed, kBlocksPerChain);
     bool is_durable = true;
-    for (const ChainLink& link : chain) is_durable &= Publish(**store, session, ns, link, seed % 3 != 0).ok();
+    for (const ChainLink& link : chain)
+      is_durable &= Publish(**store, session, ns, link, seed % 3 != 0).ok();
     if (seed % 3 == 0 || !is_durable) continue;
     if (write(report_fd, &seed, sizeof(seed)) != sizeof(seed)) _exit(4);
   }
@@ -76,7 +80,8 @@ TEST_P(CrashTest, EveryDurableBlockIsThereAfterKillMinusNine) {
     int status = 0;
     waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << WEXITSTATUS(status);
-    while (read(report[0], &seed, sizeof(seed)) == static_cast<ssize_t>(sizeof(seed))) durable.insert(seed);
+    while (read(report[0], &seed, sizeof(seed)) == static_cast<ssize_t>(sizeof(seed)))
+      durable.insert(seed);
     close(report[0]);
 
     auto store = BlockStore::Open(CrashOptions(directory));
@@ -98,9 +103,11 @@ TEST_P(CrashTest, EveryDurableBlockIsThereAfterKillMinusNine) {
           ASSERT_TRUE(absl::IsNotFound(ref.status())) << ref.status() << ": kill -9 tears nothing";
         }
         // The newest chains cannot have been evicted: all that was published fits beside them.
-        const bool must_be_there = durable.contains(each) && each + capacity_blocks / kBlocksPerChain / 2 > last_seed;
-        ASSERT_TRUE(!must_be_there || ref.ok()) << "seed " << GetParam() << " round " << round << " chain " << each
-                                                << " position " << link.position << ": " << ref.status();
+        const bool must_be_there =
+            durable.contains(each) && each + capacity_blocks / kBlocksPerChain / 2 > last_seed;
+        ASSERT_TRUE(!must_be_there || ref.ok())
+            << "seed " << GetParam() << " round " << round << " chain " << each << " position "
+            << link.position << ": " << ref.status();
       }
     }
     const BlockTierStats disk = TierOf((*store)->stats(), "disk");

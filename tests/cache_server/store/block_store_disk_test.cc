@@ -81,7 +81,8 @@ TEST_F(DiskTest, RecoveredChainsStillLoseTheirEndsFirst) {
   }
   const uint32_t left = Matched(chain);
   EXPECT_EQ(left, 6u);
-  for (size_t i = left; i < chain.size(); ++i) EXPECT_EQ(MatchedCount(*store_, ns_, {chain[i].key}), 0u);
+  for (size_t i = left; i < chain.size(); ++i)
+    EXPECT_EQ(MatchedCount(*store_, ns_, {chain[i].key}), 0u);
 }
 
 TEST_F(DiskTest, BlocksAreServedBeforeTheScanIsOver) {
@@ -95,7 +96,8 @@ TEST_F(DiskTest, BlocksAreServedBeforeTheScanIsOver) {
   EXPECT_EQ(Matched(chain), 3000u);
   EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[2999].key), chain[2999].key));
   EXPECT_EQ(store_->Offer(session_, ns_, {&chain[1500].key, 1})->at(0), OfferState::kPresent);
-  EXPECT_EQ(store_->Reserve(session_, ns_, chain[77]).status(), absl::AlreadyExistsError("present"));
+  EXPECT_EQ(store_->Reserve(session_, ns_, chain[77]).status(),
+            absl::AlreadyExistsError("present"));
   EXPECT_EQ(store_->Drop(ns_, {&chain[2000].key, 1}), 1u);
   WaitForRecovery();
   EXPECT_EQ(Disk().blocks, 2999u);
@@ -202,7 +204,8 @@ TEST_F(DiskTest, ABlockThatIsReadTwiceFromDiskIsPromoted) {
   PublishChain(ChainOf(ns_, 2, 4));
   ASSERT_TRUE(Flush());
   EXPECT_EQ(AcquireOne(chain[0].key)->tier(), "disk");
-  EXPECT_EQ(AcquireOne(chain[0].key)->tier(), "disk") << "the first read did not wash out a host block";
+  EXPECT_EQ(AcquireOne(chain[0].key)->tier(), "disk")
+      << "the first read did not wash out a host block";
   EXPECT_EQ(AcquireOne(chain[0].key)->tier(), "host");
   EXPECT_EQ(Host().blocks, 4u);
 }
@@ -230,7 +233,8 @@ TEST_F(DiskTest, TheReadBufferLimitIsNamed) {
   for (const ChainLink& link : pinned) readers.push_back(*AcquireOne(link.key));
   readers.push_back(*AcquireOne(chain[0].key));
   readers.push_back(*AcquireOne(chain[1].key));
-  EXPECT_EQ(AcquireOne(chain[2].key).status(), absl::ResourceExhaustedError("read_buffer_bytes_max 8192 reached"));
+  EXPECT_EQ(AcquireOne(chain[2].key).status(),
+            absl::ResourceExhaustedError("read_buffer_bytes_max 8192 reached"));
   readers.pop_back();
   EXPECT_TRUE(AcquireOne(chain[2].key).ok());
 }
@@ -268,7 +272,8 @@ TEST_F(DiskTest, TheExtentFilesNeverExceedTheBudget) {
   }
   EXPECT_EQ(Disk().used_bytes, 67 * 4096u) << "and all of it is used";
   EXPECT_EQ(Disk().allocated_bytes, AllocatedBytesUnder(options_.disk_directory + "/extents"));
-  EXPECT_LE(AllocatedBytesUnder(options_.disk_directory), 67 * 4096u + (uint64_t{32} << 20)) << "with the directory";
+  EXPECT_LE(AllocatedBytesUnder(options_.disk_directory), 67 * 4096u + (uint64_t{32} << 20))
+      << "with the directory";
 }
 
 TEST_F(DiskTest, ASmallerBudgetAfterARestartIsKeptTo) {
@@ -302,12 +307,14 @@ TEST_F(DiskTest, AnotherBlockSizeGetsRoomOnDiskToo) {
   }
   Reopen();
   ASSERT_TRUE(store_->OpenNamespace(big, LayoutOfPages(16)).ok());
-  for (const ChainLink& link : big_chain) EXPECT_TRUE(HasRightBytes(*AcquireNow(*store_, big, link.key), link.key));
+  for (const ChainLink& link : big_chain)
+    EXPECT_TRUE(HasRightBytes(*AcquireNow(*store_, big, link.key), link.key));
   const uint32_t left = Matched(ChainOf(ns_, 1, 64));
   EXPECT_EQ(left, 16u);
   for (uint32_t i = 0; i < left; ++i) {
     const BlockKey key = ChainOf(ns_, 1, 64)[i].key;
-    EXPECT_TRUE(HasRightBytes(*AcquireOne(key), key)) << "a block that was moved on disk kept its bytes";
+    EXPECT_TRUE(HasRightBytes(*AcquireOne(key), key))
+        << "a block that was moved on disk kept its bytes";
   }
 }
 

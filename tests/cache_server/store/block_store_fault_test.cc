@@ -1,4 +1,5 @@
-// A disk that errs, tears, flips, fills up or loses files: never wrong bytes, never a failed publish, and it heals.
+// A disk that errs, tears, flips, fills up or loses files: never wrong bytes, never a failed
+// publish, and it heals.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@ namespace {
 
 class FaultTest : public StoreFixture {
  protected:
-  void OpenFaulty(size_t host_pages = 4, size_t disk_pages = 64, size_t extent_pages = 16, uint32_t block_pages = 1) {
+  void OpenFaulty(size_t host_pages = 4, size_t disk_pages = 64, size_t extent_pages = 16,
+                  uint32_t block_pages = 1) {
     BlockStoreOptions options = WithDisk(host_pages, disk_pages, extent_pages);
     options.wrap_extent_io = [faults = faults_](std::unique_ptr<ExtentIo> real) {
       return std::make_unique<FaultyExtentIo>(std::move(real), faults);
@@ -184,7 +186,8 @@ TEST_F(FaultTest, AFullFileSystemLetsTheTierGoOnWithTheFilesItHas) {
   EXPECT_EQ(Matched(old), 8u);
   faults_->has_no_space = false;
   clock_.Advance(absl::Seconds(11));
-  for (const ChainLink& link : ChainOf(ns_, 3, 8)) EXPECT_TRUE(PublishOne(link, /*durable=*/true).ok());
+  for (const ChainLink& link : ChainOf(ns_, 3, 8))
+    EXPECT_TRUE(PublishOne(link, /*durable=*/true).ok());
   EXPECT_EQ(Disk().state, "ok");
   EXPECT_EQ(Disk().blocks, 24u);
 }

@@ -204,11 +204,14 @@ TEST_F(LeaseTest, OfferBeyondTheReservationLimitIsRejectedBlockByBlock) {
   options.chain_keys_max = 4;
   store_.reset();
   OpenStore(options);
-  EXPECT_EQ(*store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 3))),
-            (std::vector<OfferState>{OfferState::kWanted, OfferState::kWanted, OfferState::kRejected}));
+  EXPECT_EQ(
+      *store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 3))),
+      (std::vector<OfferState>{OfferState::kWanted, OfferState::kWanted, OfferState::kRejected}));
   EXPECT_EQ(store_->stats().rejected_blocks, 1u);
-  EXPECT_TRUE(absl::IsResourceExhausted(store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 5))).status()));
-  EXPECT_TRUE(absl::IsResourceExhausted(store_->Match({}, ns_, KeysOf(ChainOf(ns_, 1, 5)), {}).status()));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 5))).status()));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(store_->Match({}, ns_, KeysOf(ChainOf(ns_, 1, 5)), {}).status()));
 }
 
 }  // namespace

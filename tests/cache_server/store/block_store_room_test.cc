@@ -34,12 +34,14 @@ TEST_F(RoomTest, ASharedPrefixStaysWhileAnyContinuationIsThere) {
   EXPECT_GE(matched, 2u) << "the shared blocks are the oldest, and still there";
 }
 
-// After any sequence of publishes in chain order, reads and leases no chain has a block behind a hole.
+// After any sequence of publishes in chain order, reads and leases no chain has a block behind a
+// hole.
 TEST_F(RoomTest, PrefixesHaveNoHolesAfterAnyRandomSequence) {
   OpenStore(HostOnly(40, 8));
   std::mt19937 random(7);
   std::vector<std::vector<ChainLink>> chains;
-  for (uint32_t seed = 0; seed < 12; ++seed) chains.push_back(ChainOf(ns_, seed + 1, 12, seed % 3 * 2));
+  for (uint32_t seed = 0; seed < 12; ++seed)
+    chains.push_back(ChainOf(ns_, seed + 1, 12, seed % 3 * 2));
   std::vector<LeaseId> leases;
   for (int step = 0; step < 3000; ++step) {
     const auto& chain = chains[random() % chains.size()];
@@ -54,7 +56,9 @@ TEST_F(RoomTest, PrefixesHaveNoHolesAfterAnyRandomSequence) {
         }
         break;
       }
-      case 2: (void)AcquireOne(chain[random() % chain.size()].key); break;
+      case 2:
+        (void)AcquireOne(chain[random() % chain.size()].key);
+        break;
       default:
         if (leases.size() < 2) {
           const auto match = store_->Match(session_, ns_, KeysOf(chain), {.lease = true});
@@ -68,7 +72,8 @@ TEST_F(RoomTest, PrefixesHaveNoHolesAfterAnyRandomSequence) {
     for (const auto& each : chains) {
       const uint32_t matched = Matched(each);
       for (size_t i = matched; i < each.size(); ++i) {
-        ASSERT_EQ(MatchedCount(*store_, ns_, {each[i].key}), 0u) << "step " << step << ": a block behind a hole";
+        ASSERT_EQ(MatchedCount(*store_, ns_, {each[i].key}), 0u)
+            << "step " << step << ": a block behind a hole";
       }
     }
   }

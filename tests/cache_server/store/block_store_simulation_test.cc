@@ -1,5 +1,6 @@
-// Thousands of random calls from one thread, with a manual clock, against a model that knows what must hold at each step.
-// Prints the seed of a failure; `--seed N` replays it, `--steps N` sets its length.
+// Thousands of random calls from one thread, with a manual clock, against a model that knows what
+// must hold at each step. Prints the seed of a failure; `--seed N` replays it, `--steps N` sets its
+// length.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -18,8 +19,8 @@ int g_steps = 1500;
 
 // What is known for certain of a store without knowing its policy.
 struct Model {
-  std::set<BlockKey> ever_published;       // and not dropped since: may be there
-  std::map<BlockKey, int> leased;          // must be there
+  std::set<BlockKey> ever_published;  // and not dropped since: may be there
+  std::map<BlockKey, int> leased;     // must be there
   uint64_t acquired = 0;
 };
 
@@ -40,7 +41,8 @@ class Simulation {
     }
     for (const uint32_t pages : {1u, 3u, 4u}) {
       const NamespaceId ns = NamespaceOf("pages " + std::to_string(pages));
-      for (uint32_t chain = 0; chain < 5; ++chain) chains_.push_back({ns, ChainOf(ns, chain + 1, 9, chain % 2 * 3)});
+      for (uint32_t chain = 0; chain < 5; ++chain)
+        chains_.push_back({ns, ChainOf(ns, chain + 1, 9, chain % 2 * 3)});
       namespaces_.push_back({ns, LayoutOfPages(pages)});
     }
     Open();
@@ -73,6 +75,16 @@ class Simulation {
     absl::Time until;
   };
 
+  // What a failure prints: the story of the block.
+  void Note(const BlockKey& key, const std::string& what) {
+    history_[key] += std::to_string(step_) + " " + what + "; ";
+  }
+  void NoteAll(const std::string& what) {
+    for (const Chain& chain : chains_) {
+      for (const ChainLink& link : chain.links) Note(link.key, what);
+    }
+  }
+
   uint32_t Below(size_t n) { return static_cast<uint32_t>(random_() % n); }
   const Chain& AnyChain() { return chains_[Below(chains_.size())]; }
 
@@ -80,7 +92,8 @@ class Simulation {
     auto store = BlockStore::Open(options_);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
-    for (const auto& [ns, layout] : namespaces_) ASSERT_TRUE(store_->OpenNamespace(ns, layout).ok());
+    for (const auto& [ns, layout] : namespaces_)
+      ASSERT_TRUE(store_->OpenNamespace(ns, layout).ok());
     sessions_.clear();
     for (int i = 0; i < 3; ++i) sessions_.push_back(*store_->OpenSession("s"));
     model_.acquired = 0;
@@ -91,18 +104,29 @@ class Simulation {
       case 0:
       case 1:
       case 2:
-      case 3: return PublishSome();
-      case 4: return ReserveOne();
-      case 5: return FinishOne();
+      case 3:
+        return PublishSome();
+      case 4:
+        return ReserveOne();
+      case 5:
+        return FinishOne();
       case 6:
-      case 7: return AcquireSome();
-      case 8: return LeaseOne();
-      case 9: return ReleaseOne();
-      case 10: return OfferSome();
-      case 11: return EndOneSession();
-      case 12: return DropSome();
-      case 13: return PassTime();
-      case 14: return ChangeTheDisk();
+      case 7:
+        return AcquireSome();
+      case 8:
+        return LeaseOne();
+      case 9:
+        return ReleaseOne();
+      case 10:
+        return OfferSome();
+      case 11:
+        return EndOneSession();
+      case 12:
+        return DropSome();
+      case 13:
+        return PassTime();
+      case 14:
+        return ChangeTheDisk();
       default:
         if (has_disk_ && Below(12) == 0) return Restart();
     }
@@ -112,12 +136,14 @@ class Simulation {
     const Chain& chain = AnyChain();
     size_t at = MatchedCount(*store_, chain.ns, KeysOf(chain.links));
     for (uint32_t i = 0; i <= Below(4) && at < chain.links.size(); ++i, ++at) {
-      const absl::Status status =
-          Publish(*store_, sessions_[Below(sessions_.size())], chain.ns, chain.links[at], Below(8) == 0);
+      const absl::Status status = Publish(*store_, sessions_[Below(sessions_.size())], chain.ns,
+                                          chain.links[at], Below(8) == 0);
       // Unavailable: durable, and the disk cannot.
-      if (status.ok() || absl::IsUnavailable(status)) model_.ever_published.insert(chain.links[at].key);
-      ASSERT_TRUE(status.ok() || absl::IsAlreadyExists(status) || absl::IsResourceExhausted(status) ||
-                  absl::IsUnavailable(status))
+      if (status.ok() || absl::IsUnavailable(status))
+        model_.ever_published.insert(chain.links[at].key);
+      Note(chain.links[at].key, "publish: " + std::string(absl::StatusCodeToString(status.code())));
+      ASSERT_TRUE(status.ok() || absl::IsAlreadyExists(status) ||
+                  absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
           << status;
     }
   }
@@ -141,13 +167,16 @@ class Simulation {
     if (Below(3) == 0) return;  // dropped
     if (Below(6) == 0) {
       absl::Status status;
-      std::move(writer.reservation).Commit(1, 2, false, [&](absl::Status result) { status = result; });
+      std::move(writer.reservation).Commit(1, 2, false, [&](absl::Status result) {
+        status = result;
+      });
       ASSERT_TRUE(absl::IsDataLoss(status)) << status;
       return;
     }
     const absl::Status status = CommitFilled(std::move(writer.reservation), writer.link.key);
     ASSERT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
     if (status.ok()) model_.ever_published.insert(writer.link.key);
+    Note(writer.link.key, "commit: " + std::string(absl::StatusCodeToString(status.code())));
   }
 
   void AcquireSome() {
@@ -161,7 +190,9 @@ class Simulation {
           << ref.status();
       return;
     }
-    ASSERT_TRUE(model_.ever_published.contains(key)) << "a block that was never published, or was dropped";
+    Note(key, "acquired from " + std::string(ref->tier()));
+    ASSERT_TRUE(model_.ever_published.contains(key))
+        << "a block that was never published, or was dropped: " << history_[key];
     ASSERT_TRUE(HasRightBytes(*ref, key));
     if (Below(4) == 0 && readers_.size() < 3) readers_.push_back({key, *std::move(ref)});
     if (Below(4) == 0 && !readers_.empty()) readers_.erase(readers_.begin());
@@ -192,11 +223,13 @@ class Simulation {
 
   void OfferSome() {
     const Chain& chain = AnyChain();
-    const auto states = store_->Offer(sessions_[Below(sessions_.size())], chain.ns, KeysOf(chain.links));
+    const auto states =
+        store_->Offer(sessions_[Below(sessions_.size())], chain.ns, KeysOf(chain.links));
     ASSERT_TRUE(states.ok()) << states.status();
     for (size_t i = 0; i < states->size(); ++i) {
       if ((*states)[i] == OfferState::kPresent) {
-        ASSERT_TRUE(model_.ever_published.contains(chain.links[i].key));
+        ASSERT_TRUE(model_.ever_published.contains(chain.links[i].key))
+            << history_[chain.links[i].key];
       }
     }
   }
@@ -223,6 +256,7 @@ class Simulation {
     }
     for (const BlockKey& key : keys) {
       model_.ever_published.erase(key);
+      Note(key, "drop");
       for (HeldLease& lease : leases_) std::erase(lease.keys, key);
     }
   }
@@ -242,12 +276,14 @@ class Simulation {
     }
     if (Below(4) != 0) return;
     faults_->writes_fail = Below(4) == 0;
+    NoteAll(faults_->writes_fail ? "writes fail" : "writes work");
     faults_->has_no_space = Below(4) == 0;
     // Readers of leased blocks must find them: reads fail only while nothing is leased.
     if (leases_.empty()) faults_->reads_to_flip = static_cast<int>(Below(2));
   }
 
   void Restart() {
+    NoteAll("restart");
     writers_.clear();
     readers_.clear();
     leases_.clear();
@@ -268,7 +304,8 @@ class Simulation {
     ASSERT_LE(TierOf(stats, "host").used_bytes, options_.host_bytes_max);
     ASSERT_LE(TierOf(stats, "disk").used_bytes, options_.disk_bytes_max);
     ASSERT_EQ(stats.leases, leases_.size()) << "step " << step_;
-    for (const auto& [key, ref] : readers_) ASSERT_TRUE(HasRightBytes(ref, key)) << "step " << step_;
+    for (const auto& [key, ref] : readers_)
+      ASSERT_TRUE(HasRightBytes(ref, key)) << "step " << step_;
     for (const HeldLease& lease : leases_) {
       ASSERT_TRUE(store_->CheckLease(lease.session, lease.id).ok()) << "step " << step_;
       for (const BlockKey& key : lease.keys) {
@@ -276,7 +313,8 @@ class Simulation {
           return std::any_of(chain.links.begin(), chain.links.end(),
                              [&](const ChainLink& link) { return link.key == key; });
         });
-        ASSERT_EQ(MatchedCount(*store_, ns->ns, {key}), 1u) << "step " << step_ << ": a leased block is gone";
+        ASSERT_EQ(MatchedCount(*store_, ns->ns, {key}), 1u)
+            << "step " << step_ << ": a leased block is gone";
       }
     }
   }
@@ -315,6 +353,7 @@ class Simulation {
   std::vector<std::pair<BlockKey, BlockRef>> readers_;
   std::vector<HeldLease> leases_;
   Model model_;
+  std::map<BlockKey, std::string> history_;
   int step_ = 0;
 };
 
@@ -334,7 +373,9 @@ void RunSeeds(bool has_disk, uint32_t seeds_count) {
 }
 
 TEST(BlockStoreSimulation, HostTierKeepsItsPromises) { RunSeeds(/*has_disk=*/false, 30); }
-TEST(BlockStoreSimulation, BothTiersKeepTheirPromisesWithAFaultyDisk) { RunSeeds(/*has_disk=*/true, 12); }
+TEST(BlockStoreSimulation, BothTiersKeepTheirPromisesWithAFaultyDisk) {
+  RunSeeds(/*has_disk=*/true, 12);
+}
 
 }  // namespace
 }  // namespace ibid

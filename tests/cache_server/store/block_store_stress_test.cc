@@ -1,5 +1,5 @@
-// Many threads at once on a small store: publish, match, lease, acquire, drop, end sessions. Made for ThreadSanitizer; the
-// bytes of every block that anybody reads are checked.
+// Many threads at once on a small store: publish, match, lease, acquire, drop, end sessions. Made
+// for ThreadSanitizer; the bytes of every block that anybody reads are checked.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -18,13 +18,15 @@ class Stress {
     for (const uint32_t pages : {1u, 4u}) {
       const NamespaceId ns = NamespaceOf("pages " + std::to_string(pages));
       EXPECT_TRUE(store_->OpenNamespace(ns, LayoutOfPages(pages)).ok());
-      for (uint32_t seed = 1; seed <= 6; ++seed) chains_.push_back({ns, ChainOf(ns, seed, 10, seed % 2 * 4)});
+      for (uint32_t seed = 1; seed <= 6; ++seed)
+        chains_.push_back({ns, ChainOf(ns, seed, 10, seed % 2 * 4)});
     }
   }
 
   void Run() {
     std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i) threads.emplace_back([this, i] { Work(static_cast<uint32_t>(i)); });
+    for (int i = 0; i < kThreads; ++i)
+      threads.emplace_back([this, i] { Work(static_cast<uint32_t>(i)); });
     for (std::thread& thread : threads) thread.join();
     store_->FlushToDisk(absl::Seconds(60));
     const BlockStoreStats stats = store_->stats();
@@ -58,7 +60,8 @@ class Stress {
         case 1:
         case 2: {
           (void)store_->Offer(session, chain.ns, keys);
-          for (const ChainLink& link : chain.links) (void)Publish(*store_, session, chain.ns, link, random() % 32 == 0);
+          for (const ChainLink& link : chain.links)
+            (void)Publish(*store_, session, chain.ns, link, random() % 32 == 0);
           break;
         }
         case 3: {
@@ -69,12 +72,15 @@ class Stress {
           break;
         }
         case 4:
-        case 5: ReadOne(chain, keys[random() % keys.size()]); break;
+        case 5:
+          ReadOne(chain, keys[random() % keys.size()]);
+          break;
         case 6:
           if (random() % 4 == 0) {
             store_->Drop(chain.ns, {&keys[random() % keys.size()], 1});
           } else {
-            (void)store_->Match({}, chain.ns, keys, {.lease = false, .wait_pending = absl::Milliseconds(1)});
+            (void)store_->Match({}, chain.ns, keys,
+                                {.lease = false, .wait_pending = absl::Milliseconds(1)});
           }
           break;
         default:

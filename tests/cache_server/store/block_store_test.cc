@@ -55,10 +55,13 @@ TEST_F(BlockStoreTest, AnOfferedBlockIsWantedByOneSessionAndPendingForTheOthers)
   const SessionId other = *store_->OpenSession("other");
   PublishChain({chain[0]});
   EXPECT_EQ(*store_->Offer(session_, ns_, keys),
-            (std::vector<OfferState>{OfferState::kPresent, OfferState::kWanted, OfferState::kWanted, OfferState::kWanted}));
-  EXPECT_EQ(*store_->Offer(other, ns_, keys), (std::vector<OfferState>{OfferState::kPresent, OfferState::kPending,
-                                                                       OfferState::kPending, OfferState::kPending}));
-  EXPECT_EQ(store_->Offer(session_, ns_, keys)->at(1), OfferState::kWanted) << "an offer may be repeated";
+            (std::vector<OfferState>{OfferState::kPresent, OfferState::kWanted, OfferState::kWanted,
+                                     OfferState::kWanted}));
+  EXPECT_EQ(*store_->Offer(other, ns_, keys),
+            (std::vector<OfferState>{OfferState::kPresent, OfferState::kPending,
+                                     OfferState::kPending, OfferState::kPending}));
+  EXPECT_EQ(store_->Offer(session_, ns_, keys)->at(1), OfferState::kWanted)
+      << "an offer may be repeated";
   EXPECT_TRUE(absl::IsAlreadyExists(Publish(*store_, other, ns_, chain[1])));
   EXPECT_TRUE(PublishOne(chain[1]).ok());
 }
@@ -114,7 +117,8 @@ TEST_F(BlockStoreTest, AMatchWaitsForPendingBlocks) {
   const auto keys = KeysOf(chain);
   ASSERT_TRUE(store_->Offer(session_, ns_, keys).ok());
   std::thread publisher([&] { PublishAll(*store_, session_, ns_, chain); });
-  const auto match = store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Seconds(60)});
+  const auto match =
+      store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Seconds(60)});
   EXPECT_EQ(match->matched_count, 3u);
   publisher.join();
 }
@@ -124,7 +128,8 @@ TEST_F(BlockStoreTest, AWaitEndsWhenTheWriterGivesUp) {
   const auto keys = KeysOf(chain);
   ASSERT_TRUE(store_->Offer(session_, ns_, keys).ok());
   std::thread leaver([&] { store_->EndSession(session_); });
-  const auto match = store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Seconds(60)});
+  const auto match =
+      store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Seconds(60)});
   EXPECT_EQ(match->matched_count, 0u);
   EXPECT_EQ(match->pending_count, 0u);
   leaver.join();
@@ -133,7 +138,8 @@ TEST_F(BlockStoreTest, AWaitEndsWhenTheWriterGivesUp) {
 TEST_F(BlockStoreTest, AWaitEndsAtItsDeadline) {
   const auto keys = KeysOf(ChainOf(ns_, 1, 2));
   ASSERT_TRUE(store_->Offer(session_, ns_, keys).ok());
-  const auto match = store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Milliseconds(5)});
+  const auto match =
+      store_->Match({}, ns_, keys, {.lease = false, .wait_pending = absl::Milliseconds(5)});
   EXPECT_EQ(match->pending_count, 2u);
 }
 
@@ -174,10 +180,12 @@ TEST_F(BlockStoreTest, ABlockIsFoundInItsOwnNamespaceOnly) {
   const ChainLink link = ChainOf(ns_, 1, 1)[0];
   PublishChain({link});
   const NamespaceId other = NamespaceOf("other");
-  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireNow(*store_, other, link.key).status())) << "unknown namespace";
+  EXPECT_TRUE(absl::IsFailedPrecondition(AcquireNow(*store_, other, link.key).status()))
+      << "unknown namespace";
   ASSERT_TRUE(store_->OpenNamespace(other, layout_).ok());
   EXPECT_TRUE(absl::IsNotFound(AcquireNow(*store_, other, link.key).status()));
-  EXPECT_TRUE(Publish(*store_, session_, other, link).ok()) << "the same key is another block there";
+  EXPECT_TRUE(Publish(*store_, session_, other, link).ok())
+      << "the same key is another block there";
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->OpenNamespace(ns_, LayoutOfPages(2)).status()));
 }
 
@@ -185,16 +193,20 @@ TEST_F(BlockStoreTest, UnknownNamespacesAndSessionsAreRefused) {
   const ChainLink link = ChainOf(ns_, 1, 1)[0];
   const NamespaceId unknown = NamespaceOf("unknown");
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->Match({}, unknown, {&link.key, 1}, {}).status()));
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->Offer(session_, unknown, {&link.key, 1}).status()));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(store_->Offer(session_, unknown, {&link.key, 1}).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->Reserve(session_, unknown, link).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->Reserve(SessionId{1}, ns_, link).status()));
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->Offer(SessionId{1}, ns_, {&link.key, 1}).status()));
-  EXPECT_TRUE(absl::IsFailedPrecondition(store_->Match(SessionId{1}, ns_, {&link.key, 1}, {.lease = true}).status()));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(store_->Offer(SessionId{1}, ns_, {&link.key, 1}).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      store_->Match(SessionId{1}, ns_, {&link.key, 1}, {.lease = true}).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->KeepAlive(SessionId{1}, false)));
 }
 
 TEST_F(BlockStoreTest, ALayoutThatCanNeverFitIsRefusedAtOnce) {
-  EXPECT_TRUE(absl::IsInvalidArgument(store_->OpenNamespace(NamespaceOf("big"), LayoutOfPages(17)).status()))
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      store_->OpenNamespace(NamespaceOf("big"), LayoutOfPages(17)).status()))
       << "an extent has 16 pages";
   EXPECT_EQ(*store_->OpenNamespace(NamespaceOf("fits"), LayoutOfPages(16)), 16 * 4096u);
 }
@@ -258,11 +270,13 @@ TEST_F(BlockStoreTest, HitsAndMissesAddUpToWhatWasRequested) {
 TEST(BlockStoreOpen, NamesTheOptionThatIsWrong) {
   BlockStoreOptions options;
   options.extent_bytes = 5000;
-  EXPECT_EQ(BlockStore::Open(options).status(),
-            absl::InvalidArgumentError("extent_bytes 5000: must be a multiple of 4 KiB, at most 1 TiB"));
+  EXPECT_EQ(
+      BlockStore::Open(options).status(),
+      absl::InvalidArgumentError("extent_bytes 5000: must be a multiple of 4 KiB, at most 1 TiB"));
   options = {};
   options.io_threads_count = 0;
-  EXPECT_EQ(BlockStore::Open(options).status(), absl::InvalidArgumentError("io_threads_count 0: must be at least 1"));
+  EXPECT_EQ(BlockStore::Open(options).status(),
+            absl::InvalidArgumentError("io_threads_count 0: must be at least 1"));
 }
 
 TEST(BlockStoreOpen, ExportsWhatItCounts) {

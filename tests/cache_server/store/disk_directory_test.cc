@@ -38,7 +38,8 @@ TEST(DiskDirectory, GivesBackEveryFieldOfARecordAfterItIsReopened) {
   }
   auto directory = *DiskDirectory::Open(temp.path() + "/d", 1 << 21);
   EXPECT_EQ(directory->uuid(), uuid);
-  EXPECT_EQ(directory->extent_bytes(), uint64_t{1} << 20) << "the directory's own, not today's option";
+  EXPECT_EQ(directory->extent_bytes(), uint64_t{1} << 20)
+      << "the directory's own, not today's option";
   const auto found = directory->Lookup(7, link.key);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->parent, record.parent);
@@ -83,8 +84,8 @@ TEST(DiskDirectory, WritesTheDocumentedBytes) {
   EXPECT_EQ(value.substr(0, 12), "ibid.disk 1 ");
   EXPECT_EQ(value.size(), 12 + 32 + 5u) << value;
   ASSERT_TRUE(db->Get({}, std::string("b\x01\x02\x03\x04") + std::string(32, '\xAA'), &value).ok());
-  EXPECT_EQ(value, std::string("\1\0\0\0\2\0\0\0\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 24) + std::string(32, '\xBB') +
-                       std::string("\5\0\0\0\6\0\0\0", 8));
+  EXPECT_EQ(value, std::string("\1\0\0\0\2\0\0\0\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0", 24) +
+                       std::string(32, '\xBB') + std::string("\5\0\0\0\6\0\0\0", 8));
 }
 
 // failures 8

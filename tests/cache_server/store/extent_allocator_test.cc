@@ -17,7 +17,8 @@ TEST(ExtentAllocator, CutsAnExtentIntoSlotsOfOneSize) {
   ExtentAllocator slots(2 * 8 * kPage, 8 * kPage);
   EXPECT_EQ(slots.Allocate(3, 1), 0u);
   EXPECT_EQ(slots.Allocate(3, 2), 3u);
-  EXPECT_EQ(slots.Allocate(3, 3), 8u) << "two slots of 3 pages fit 8; the third is in the next extent";
+  EXPECT_EQ(slots.Allocate(3, 3), 8u)
+      << "two slots of 3 pages fit 8; the third is in the next extent";
   EXPECT_EQ(slots.Allocate(3, 4), 11u);
   EXPECT_EQ(slots.Allocate(3, 5), std::nullopt);
   EXPECT_EQ(slots.usage().used_bytes, 12 * kPage);

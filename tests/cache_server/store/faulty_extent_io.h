@@ -11,13 +11,13 @@ namespace ibid {
 
 // What the disk does wrong now; shared by the test and the store. Thread-safe.
 struct DiskFaults {
-  std::atomic<bool> writes_fail{false};          // EIO
-  std::atomic<bool> reads_fail{false};           // EIO
-  std::atomic<bool> has_no_space{false};         // new extents get ENOSPC
+  std::atomic<bool> writes_fail{false};   // EIO
+  std::atomic<bool> reads_fail{false};    // EIO
+  std::atomic<bool> has_no_space{false};  // new extents get ENOSPC
   std::atomic<bool> writes_have_no_space{false};
-  std::atomic<bool> files_vanished{false};       // reads find no file
-  std::atomic<int> writes_to_tear{0};            // the next ones write half and say they succeeded
-  std::atomic<int> reads_to_flip{0};             // the next ones have a bit flipped
+  std::atomic<bool> files_vanished{false};  // reads find no file
+  std::atomic<int> writes_to_tear{0};       // the next ones write half and say they succeeded
+  std::atomic<int> reads_to_flip{0};        // the next ones have a bit flipped
   std::atomic<int> reads_count{0};
   std::atomic<int> writes_count{0};
 };
@@ -53,7 +53,8 @@ class FaultyExtentIo final : public ExtentIo {
     return status;
   }
   absl::Status Sync(uint32_t extent) override {
-    return faults_->writes_fail ? absl::UnavailableError("injected: sync error") : real_->Sync(extent);
+    return faults_->writes_fail ? absl::UnavailableError("injected: sync error")
+                                : real_->Sync(extent);
   }
   absl::Status Remove(uint32_t extent) override { return real_->Remove(extent); }
   absl::StatusOr<std::vector<uint32_t>> List() override { return real_->List(); }

@@ -87,15 +87,15 @@ TEST(LruPolicy, CountsChildrenOfAParentThatIsNotThereYet) {
   EXPECT_EQ(EvictAll(policy), (std::vector<EntryId>{1, 7}));
 }
 
-// After any sequence of inserts in chain order, uses, put-backs and evictions no resident block has a parent that was
-// evicted before it.
+// After any sequence of inserts in chain order, uses, put-backs and evictions no resident block has
+// a parent that was evicted before it.
 TEST(LruPolicy, PrefixesHaveNoHolesAfterAnyRandomSequence) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     LruPolicy policy;
-    std::vector<EntryId> parents;            // of every block there ever was
+    std::vector<EntryId> parents;  // of every block there ever was
     std::set<EntryId> resident;
-    std::vector<EntryId> taken;              // victims not removed yet
+    std::vector<EntryId> taken;  // victims not removed yet
     for (int step = 0; step < 2000; ++step) {
       switch (random() % 6) {
         case 0:
@@ -112,7 +112,8 @@ TEST(LruPolicy, PrefixesHaveNoHolesAfterAnyRandomSequence) {
         }
         case 2:
           if (!resident.empty()) {
-            policy.OnUse(*std::next(resident.begin(), static_cast<int>(random() % resident.size())));
+            policy.OnUse(
+                *std::next(resident.begin(), static_cast<int>(random() % resident.size())));
           }
           break;
         case 3: {
@@ -134,7 +135,8 @@ TEST(LruPolicy, PrefixesHaveNoHolesAfterAnyRandomSequence) {
         }
       }
       for (const EntryId b : resident) {
-        ASSERT_TRUE(parents[b] == kNoEntry || resident.contains(parents[b])) << "seed " << seed << " step " << step;
+        ASSERT_TRUE(parents[b] == kNoEntry || resident.contains(parents[b]))
+            << "seed " << seed << " step " << step;
       }
     }
     while (!taken.empty()) {
@@ -157,9 +159,11 @@ TEST_F(EvictionBookTest, TheLastCopyStaysWhileAChildIsInTheOtherTier) {
   book_.Use(TierName::kDisk, 5);
   book_.Insert(TierName::kHost, 1, 0);  // a child of 0, in host only
   book_.Use(TierName::kHost, 1);
-  EXPECT_EQ(book_.TakeVictim(TierName::kDisk), 5u) << "0 is colder, but a child of it lives in the host tier";
+  EXPECT_EQ(book_.TakeVictim(TierName::kDisk), 5u)
+      << "0 is colder, but a child of it lives in the host tier";
   book_.Remove(TierName::kDisk, 5, kNoEntry);
-  EXPECT_EQ(book_.TakeVictim(TierName::kDisk), 0u) << "when nothing else is left it goes all the same";
+  EXPECT_EQ(book_.TakeVictim(TierName::kDisk), 0u)
+      << "when nothing else is left it goes all the same";
 }
 
 TEST_F(EvictionBookTest, ADeferredBlockIsACandidateAgainOnceTheChildLeaves) {

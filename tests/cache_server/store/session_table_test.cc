@@ -28,10 +28,12 @@ class SessionTableTest : public ::testing::Test {
 TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   const SessionId session = *table_.Open("a", now_);
   ASSERT_TRUE(table_.Open("b", now_).ok());
-  EXPECT_EQ(table_.Open("c", now_).status(), absl::ResourceExhaustedError("sessions_max 2 reached"));
+  EXPECT_EQ(table_.Open("c", now_).status(),
+            absl::ResourceExhaustedError("sessions_max 2 reached"));
   ASSERT_TRUE(AddLease(session, now_).ok());
   ASSERT_TRUE(AddLease(session, now_).ok());
-  EXPECT_EQ(AddLease(session, now_).status(), absl::ResourceExhaustedError("leases_per_session_max 2 reached"));
+  EXPECT_EQ(AddLease(session, now_).status(),
+            absl::ResourceExhaustedError("leases_per_session_max 2 reached"));
   ASSERT_TRUE(table_.AddReservation(session, 1, now_).ok());
   ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok());
   ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok()) << "a new term for the same block";

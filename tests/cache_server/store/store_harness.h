@@ -1,5 +1,5 @@
-// What the tests of the store share: a directory that cleans up, small layouts, blocks whose bytes follow from their keys,
-// and the calls that every test makes.
+// What the tests of the store share: a directory that cleans up, small layouts, blocks whose bytes
+// follow from their keys, and the calls that every test makes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ class TempDir {
   std::string path_;
 };
 
-// A block of `pages` times 4 KiB; with `less_bytes_16ths` 16 bytes each less, so that payloads are no whole pages.
+// A block of `pages` times 4 KiB; with `less_bytes_16ths` 16 bytes each less, so that payloads are
+// no whole pages.
 inline KvLayout LayoutOfPages(uint32_t pages, uint32_t less_16 = 0) {
   KvLayout layout;
   layout.layers = 1;
@@ -58,10 +59,13 @@ inline NamespaceId NamespaceOf(const std::string& name) {
   return MakeNamespaceId(spec);
 }
 
-// The chain of `blocks` full blocks of conversation `seed`; its first `shared` blocks are those of every other chain.
-inline std::vector<ChainLink> ChainOf(const NamespaceId& ns, uint32_t seed, size_t blocks, size_t shared = 0) {
+// The chain of `blocks` full blocks of conversation `seed`; its first `shared` blocks are those of
+// every other chain.
+inline std::vector<ChainLink> ChainOf(const NamespaceId& ns, uint32_t seed, size_t blocks,
+                                      size_t shared = 0) {
   std::vector<uint32_t> tokens(blocks * 16);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = (i < shared * 16 ? 0 : seed * 7919) + static_cast<uint32_t>(i);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = (i < shared * 16 ? 0 : seed * 7919) + static_cast<uint32_t>(i);
   return MakeChain(ns, tokens, 16, /*with_tail=*/false);
 }
 
@@ -85,7 +89,8 @@ inline std::vector<std::byte> PayloadOf(const BlockKey& key, size_t bytes) {
 
 inline bool HasRightBytes(const BlockRef& ref, const BlockKey& key) {
   const std::vector<std::byte> right = PayloadOf(key, ref.payload().size());
-  return std::memcmp(right.data(), ref.payload().data(), right.size()) == 0 && ref.checksum() == Checksum(right);
+  return std::memcmp(right.data(), ref.payload().data(), right.size()) == 0 &&
+         ref.checksum() == Checksum(right);
 }
 
 inline void Fill(const Reservation& reservation, const BlockKey& key) {
@@ -93,39 +98,44 @@ inline void Fill(const Reservation& reservation, const BlockKey& key) {
   std::memcpy(reservation.payload().data(), payload.data(), payload.size());
 }
 
-inline absl::Status CommitFilled(Reservation reservation, const BlockKey& key, bool durable = false) {
+inline absl::Status CommitFilled(Reservation reservation, const BlockKey& key,
+                                 bool durable = false) {
   Fill(reservation, key);
   const uint64_t checksum = Checksum(reservation.payload());
   std::promise<absl::Status> promise;
   std::future<absl::Status> result = promise.get_future();
-  std::move(reservation).Commit(checksum, checksum, durable,
-                                [&promise](absl::Status status) { promise.set_value(std::move(status)); });
+  std::move(reservation).Commit(checksum, checksum, durable, [&promise](absl::Status status) {
+    promise.set_value(std::move(status));
+  });
   return result.get();
 }
 
-inline absl::Status Publish(BlockStore& store, SessionId session, const NamespaceId& ns, const ChainLink& link,
-                            bool durable = false) {
+inline absl::Status Publish(BlockStore& store, SessionId session, const NamespaceId& ns,
+                            const ChainLink& link, bool durable = false) {
   absl::StatusOr<Reservation> reservation = store.Reserve(session, ns, link);
   if (!reservation.ok()) return reservation.status();
   return CommitFilled(*std::move(reservation), link.key, durable);
 }
 
-inline void PublishAll(BlockStore& store, SessionId session, const NamespaceId& ns, const std::vector<ChainLink>& chain,
-                       bool durable = false) {
+inline void PublishAll(BlockStore& store, SessionId session, const NamespaceId& ns,
+                       const std::vector<ChainLink>& chain, bool durable = false) {
   for (const ChainLink& link : chain) {
     const absl::Status status = Publish(store, session, ns, link, durable);
     ASSERT_TRUE(status.ok()) << status << " at position " << link.position;
   }
 }
 
-inline absl::StatusOr<BlockRef> AcquireNow(BlockStore& store, const NamespaceId& ns, const BlockKey& key) {
+inline absl::StatusOr<BlockRef> AcquireNow(BlockStore& store, const NamespaceId& ns,
+                                           const BlockKey& key) {
   std::promise<absl::StatusOr<BlockRef>> promise;
   std::future<absl::StatusOr<BlockRef>> result = promise.get_future();
-  store.Acquire(ns, key, [&promise](absl::StatusOr<BlockRef> ref) { promise.set_value(std::move(ref)); });
+  store.Acquire(ns, key,
+                [&promise](absl::StatusOr<BlockRef> ref) { promise.set_value(std::move(ref)); });
   return result.get();
 }
 
-inline uint32_t MatchedCount(BlockStore& store, const NamespaceId& ns, const std::vector<BlockKey>& keys) {
+inline uint32_t MatchedCount(BlockStore& store, const NamespaceId& ns,
+                             const std::vector<BlockKey>& keys) {
   const auto result = store.Match({}, ns, keys, {});
   return result.ok() ? result->matched_count : 0;
 }
@@ -185,7 +195,9 @@ class StoreFixture : public ::testing::Test {
     PublishAll(*store_, session_, ns_, chain, durable);
   }
   absl::StatusOr<BlockRef> AcquireOne(const BlockKey& key) { return AcquireNow(*store_, ns_, key); }
-  uint32_t Matched(const std::vector<ChainLink>& chain) { return MatchedCount(*store_, ns_, KeysOf(chain)); }
+  uint32_t Matched(const std::vector<ChainLink>& chain) {
+    return MatchedCount(*store_, ns_, KeysOf(chain));
+  }
   BlockTierStats Host() { return TierOf(store_->stats(), "host"); }
   BlockTierStats Disk() { return TierOf(store_->stats(), "disk"); }
   bool Flush() { return store_->FlushToDisk(absl::Seconds(30)); }

@@ -162,6 +162,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     Abort(slot);
     return done(absl::DataLossError("the payload's checksum is not the publisher's"));
   }
+  // Before anyone can see, drop and reuse the entry: its id must not be taken for another's booking.
+  parts_.sessions.RemoveReservation(slot.session, slot.id);
   const bool has_disk = parts_.disk != nullptr;
   IndexShard& shard = parts_.index.ShardOf(slot.id);
   bool is_void = false;
@@ -185,7 +187,6 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   parts_.book.Use(TierName::kHost, slot.id);
   ++parts_.counters.tier(TierName::kHost).blocks;
   parts_.counters.published_blocks.Add();
-  parts_.sessions.RemoveReservation(slot.session, slot.id);
   if (has_disk) {
     QueueWrite(slot, durable ? done : nullptr);
     if (durable) return;

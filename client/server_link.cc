@@ -247,6 +247,10 @@ absl::Status ServerLink::Call(CallKind kind, uint32_t index, absl::Time deadline
   for (bool is_retry = false;; is_retry = true) {
     IBID_ASSIGN_OR_RETURN(LinkCall call, Admit(deadline, /*needs_closed_breaker=*/true));
     IBID_RETURN_IF_ERROR(EnsureNamespace(call, index));
+    call.timeout = deadline - clock_->Now();  // the handshake may have taken some of it
+    if (call.timeout <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat(address_, ": no time left"));
+    }
     const absl::Status status = attempt(call);
     Report(kind, status, call.timeout);
     if (status.ok() || is_retry || kind == CallKind::kFetch) return status;

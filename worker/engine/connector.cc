@@ -10,7 +10,7 @@ namespace {
 
 // Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
 // std::chrono:: too, so it has this name.
-constexpr int seconds = 10;
+constexpr int kLogPeriodSeconds = 10;
 
 }  // namespace
 

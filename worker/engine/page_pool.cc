@@ -22,7 +22,7 @@ constexpr size_t kPageAlignment = 64;
 
 // Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
 // std::chrono:: too, so it has this name.
-constexpr int seconds = 10;
+constexpr int kLogPeriodSeconds = 10;
 
 }  // namespace
 

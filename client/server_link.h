@@ -18,8 +18,7 @@
 
 namespace ibid {
 
-// Between two lines of IBID_LOG_EVERY at one place. The macro uses its first argument inside of
-// std::chrono:: too, so it takes no other name.
+// Between two lines of IBID_LOG_EVERY at one place.
 inline constexpr int64_t kLogPeriodSeconds = 5;
 
 enum class CallKind : uint8_t { kOpenNamespace, kMatch, kOffer, kFetch, kPublish, kDrop, kStats };

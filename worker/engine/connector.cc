@@ -8,8 +8,7 @@
 namespace ibid {
 namespace {
 
-// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
-// std::chrono:: too, so it has this name.
+// Between two log lines of one place.
 constexpr int kLogPeriodSeconds = 10;
 
 }  // namespace

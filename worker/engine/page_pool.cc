@@ -20,8 +20,7 @@ namespace {
 // Vector loads of a kernel start on cache lines.
 constexpr size_t kPageAlignment = 64;
 
-// Between two log lines of one place. IBID_LOG_EVERY uses its first argument inside of
-// std::chrono:: too, so it has this name.
+// Between two log lines of one place.
 constexpr int kLogPeriodSeconds = 10;
 
 }  // namespace

@@ -43,10 +43,10 @@ enum EntryFlag : uint16_t {
   kPositionKnown = 1 << 4,
   kParkedHost = 1 << 5,  // taken as victim while in use: put back when that ends
   kParkedDisk = 1 << 6,
-  kReadFromDisk = 1 << 7,  // was read from disk without being promoted
-  kWriting = 1 << 8,       // the disk writer has it in its batch
-  kIndexing = 1 << 9,      // recovery is about to give it its disk copy
-  kLeavingHost = 1 << 10,  // its host copy was taken out; the host policy may still know it
+  kReadFromDisk = 1 << 7,   // was read from disk without being promoted
+  kWriting = 1 << 8,        // the disk writer has it in its batch
+  kDiskUnsettled = 1 << 9,  // its disk copy is on its way into the index or out of it
+  kLeavingHost = 1 << 10,   // its host copy was taken out; the host policy may still know it
 };
 
 struct IndexEntry {

@@ -195,12 +195,17 @@ class BlockStoreImpl {
     }
   }
 
+  // A block whose disk copy is on its way in or out counts as there: it must not come back.
+  static bool IsDroppable(const IndexEntry& entry) {
+    return entry.is_resident() || entry.Has(kDiskUnsettled);
+  }
+
   // All blocks of a namespace, or of all of them (null).
   size_t DropAll(const NamespaceInfo* ns) {
     size_t dropped_count = 0;
     ForEachBlock([&](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
       const IndexEntry& entry = shard.Get(id);
-      if ((ns != nullptr && entry.ns != ns->number) || !entry.is_resident()) return Aftermath{};
+      if ((ns != nullptr && entry.ns != ns->number) || !IsDroppable(entry)) return Aftermath{};
       ++dropped_count;
       return residency.Remove(shard, id);
     });
@@ -215,7 +220,7 @@ class BlockStoreImpl {
     {
       MutexLock lock(shard.mutex);
       const EntryId id = shard.Find(ns.number, key);
-      if (id == kNoEntry || !shard.Get(id).is_resident()) return false;
+      if (id == kNoEntry || !IsDroppable(shard.Get(id))) return false;
       after = residency.Remove(shard, id);
     }
     residency.Finish(after);

@@ -293,6 +293,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
                        entry.is_in_host() ? EvictionReason::kRoom : EvictionReason::kLost});
     change.delete_blocks.push_back({entry.ns, entry.key});
     entry.disk_page = kNoPage;
+    entry.Set(kDiskUnsettled);
     ++entry.busy;
   }
   if (victims.empty()) return std::nullopt;
@@ -304,11 +305,16 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
       slot_pages = parts_.disk->FreeSlot(victim.page);
       --parts_.counters.tier(TierName::kDisk).blocks;
       parts_.counters.tier(TierName::kDisk).evictions[static_cast<int>(victim.reason)].Add();
-    } else {
+    }
+    {
       IndexShard& shard = parts_.index.ShardOf(victim.id);
       MutexLock lock(shard.mutex);
-      shard.Get(victim.id).disk_page = victim.page;
-      shard.Get(victim.id).Set(kParkedDisk);
+      IndexEntry& entry = shard.Get(victim.id);
+      entry.Clear(kDiskUnsettled);
+      if (!is_deleted) {
+        entry.disk_page = victim.page;
+        entry.Set(kParkedDisk);
+      }
     }
     residency_.EndBusy(victim.id);
   }

@@ -162,7 +162,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     Abort(slot);
     return done(absl::DataLossError("the payload's checksum is not the publisher's"));
   }
-  // Before anyone can see, drop and reuse the entry: its id must not be taken for another's booking.
+  // Before anyone can see, drop and reuse the entry: its id must not be taken for another's
+  // booking.
   parts_.sessions.RemoveReservation(slot.session, slot.id);
   const bool has_disk = parts_.disk != nullptr;
   IndexShard& shard = parts_.index.ShardOf(slot.id);

@@ -1,6 +1,10 @@
-// Why a record cannot come back after its block was dropped: the disk writer, the only one that
-// deletes records and frees slots, is paused until the scan is over; a block dropped meanwhile is
-// in `forgotten_`, which the scan asks.
+// Why a block cannot come back after it was dropped:
+// - The disk writer, the only one that deletes records and frees slots, is paused until the scan
+// and
+//   the last IndexOne are over: a record that was read is still true when its block is indexed.
+// - A drop first notes the block in `forgotten_`, then removes what it finds in the index, entries
+//   with kDiskUnsettled included; indexing first makes such an entry, then asks `forgotten_`. So
+//   one of the two sees the other.
 #include "cache_server/recovery.h"
 
 #include <pthread.h>
@@ -59,11 +63,14 @@ void Recovery::Run() {
   if (is_stopping_.load()) return;
   IBID_LOG(info, "disk tier: {} blocks recovered, {} void records", indexed_count_.load(),
            void_count_.load());
-  is_running_.store(false, std::memory_order_release);
+  {
+    MutexLock lock(mutex_);
+    is_running_.store(false, std::memory_order_release);
+    while (lookups_count_ > 0) lookups_done_.Wait(mutex_);
+    forgotten_.clear();
+    forgotten_namespaces_.clear();
+  }
   parts_.disk_queue.Pause(false);
-  MutexLock lock(mutex_);
-  forgotten_.clear();
-  forgotten_namespaces_.clear();
 }
 
 absl::Status Recovery::ScanAll() {
@@ -109,16 +116,34 @@ void Recovery::ForgetNamespace(uint32_t ns) {
 }
 
 bool Recovery::IndexOne(const NamespaceInfo& ns, const BlockKey& key) {
-  if (!is_running() || IsForgotten(ns.number, key)) return false;
+  {
+    MutexLock lock(mutex_);
+    if (!is_running() || forgotten_namespaces_.contains(ns.number) ||
+        forgotten_.contains({ns.number, key})) {
+      return false;
+    }
+    ++lookups_count_;
+  }
   const auto record = parts_.disk->directory().Lookup(ns.number, key);
-  if (!record.ok()) return false;
-  Index(ns, *record);
-  // The scan may be at this very record: its block is there in a moment.
+  if (record.ok()) {
+    Index(ns, *record);
+    WaitUntilIndexed(ns, key);
+  }
+  {
+    MutexLock lock(mutex_);
+    --lookups_count_;
+  }
+  lookups_done_.NotifyAll();
+  return record.ok();
+}
+
+// The scan may be at this very record: its block is there in a moment.
+void Recovery::WaitUntilIndexed(const NamespaceInfo& ns, const BlockKey& key) {
   IndexShard& shard = parts_.index.ShardOf(key);
   MutexLock lock(shard.mutex);
   while (true) {
     const EntryId id = shard.Find(ns.number, key);
-    if (id == kNoEntry || !shard.Get(id).Has(kIndexing)) return true;
+    if (id == kNoEntry || !shard.Get(id).Has(kDiskUnsettled)) return;
     shard.settled.WaitFor(shard.mutex, absl::Seconds(1));
   }
 }
@@ -131,64 +156,57 @@ void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
   EntryId parent = residency_.RefParent(ns, record.parent, record.position);
   IndexShard& shard = parts_.index.ShardOf(record.key);
   EntryId id;
-  bool is_known;
+  bool is_new = false;
+  bool is_void = false;
   {
     MutexLock lock(shard.mutex);
     id = shard.Find(ns.number, record.key);
     if (id == kNoEntry) id = shard.Insert(ns.number, record.key);
     IndexEntry& entry = shard.Get(id);
-    is_known = entry.is_resident() || entry.is_filling() || entry.is_in_use();
-    if (!is_known) {
+    is_new = !entry.is_resident() && !entry.is_filling() && !entry.is_in_use();
+    if (is_new) {
       if (entry.parent == kNoEntry) std::swap(entry.parent, parent);
       if (!entry.Has(kPositionKnown)) entry.position = record.position;
       entry.Set(kPositionKnown);
       entry.checksum = record.checksum;
       entry.token_count = record.token_count;
-      entry.Set(kIndexing);
+      entry.Set(kDiskUnsettled);
       ++entry.busy;
+    } else {
+      // Another thread is indexing it or has done so; else the block was published anew.
+      is_void = !entry.is_on_disk() && !entry.Has(kDiskUnsettled);
     }
   }
   if (parent != kNoEntry) residency_.DropRef(parent);
-  if (is_known) return;
-  // Another thread that indexes the same record sees that it is busy and leaves it to this one.
-  const std::optional<uint32_t> page = parts_.disk->ClaimSlot(record, id);
+  if (is_void) DropRecord(record);
+  if (is_new) BringIn(shard, id, record);
+}
+
+// Books the slot of an entry that has kDiskUnsettled and is busy, and makes the block resident.
+void Recovery::BringIn(IndexShard& shard, EntryId id, const DiskRecord& record) {
+  std::optional<uint32_t> page;
+  if (!IsForgotten(record.ns, record.key)) page = parts_.disk->ClaimSlot(record, id);
+  EntryId parent;
+  {
+    MutexLock lock(shard.mutex);
+    parent = shard.Get(id).parent;
+  }
   if (page.has_value()) {
-    {
-      MutexLock lock(shard.mutex);
-      parent = shard.Get(id).parent;
-    }
     parts_.book.Insert(TierName::kDisk, id, parent);
-    SetIndexed(shard, id, *page);
     ++parts_.counters.tier(TierName::kDisk).blocks;
-    parts_.book.Use(TierName::kDisk, id);
     ++indexed_count_;
   } else {
     DropRecord(record);
-    SetIndexed(shard, id, kNoPage);
   }
-  residency_.EndBusy(id);
-  if (IsForgotten(ns.number, record.key)) RemoveForgotten(ns, record.key, page.value_or(kNoPage));
-}
-
-void Recovery::SetIndexed(IndexShard& shard, EntryId id, uint32_t page) {
-  MutexLock lock(shard.mutex);
-  IndexEntry& entry = shard.Get(id);
-  entry.disk_page = page;
-  entry.Clear(kIndexing);
-  shard.settled.NotifyAll();
-}
-
-// The block was dropped while it was being indexed, too late for one of the two to see the other.
-void Recovery::RemoveForgotten(const NamespaceInfo& ns, const BlockKey& key, uint32_t page) {
-  IndexShard& shard = parts_.index.ShardOf(key);
-  Aftermath after;
   {
     MutexLock lock(shard.mutex);
-    const EntryId id = shard.Find(ns.number, key);
-    if (page == kNoPage || id == kNoEntry || shard.Get(id).disk_page != page) return;
-    after = residency_.Remove(shard, id);
+    IndexEntry& entry = shard.Get(id);
+    entry.disk_page = page.value_or(kNoPage);
+    entry.Clear(kDiskUnsettled);
+    shard.settled.NotifyAll();
   }
-  residency_.Finish(after);
+  if (page.has_value()) parts_.book.Use(TierName::kDisk, id);
+  residency_.EndBusy(id);
 }
 
 }  // namespace ibid

@@ -37,8 +37,8 @@ class Recovery {
   bool IsForgotten(uint32_t ns, const BlockKey& key) IBID_EXCLUDES(mutex_);
   void Index(const NamespaceInfo& ns, const DiskRecord& record);
   void DropRecord(const DiskRecord& record);
-  static void SetIndexed(IndexShard& shard, EntryId id, uint32_t page);
-  void RemoveForgotten(const NamespaceInfo& ns, const BlockKey& key, uint32_t page);
+  void BringIn(IndexShard& shard, EntryId id, const DiskRecord& record);
+  void WaitUntilIndexed(const NamespaceInfo& ns, const BlockKey& key);
 
   StoreParts& parts_;
   Residency& residency_;
@@ -48,6 +48,8 @@ class Recovery {
   std::atomic<uint64_t> void_count_{0};
   Mutex mutex_;
   CondVar stopping_;
+  CondVar lookups_done_;
+  uint64_t lookups_count_ IBID_GUARDED_BY(mutex_) = 0;  // calls of IndexOne
   absl::flat_hash_set<std::pair<uint32_t, BlockKey>> forgotten_ IBID_GUARDED_BY(mutex_);
   absl::flat_hash_set<uint32_t> forgotten_namespaces_ IBID_GUARDED_BY(mutex_);
   std::thread thread_;

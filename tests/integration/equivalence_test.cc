@@ -144,7 +144,7 @@ TEST_P(EquivalenceTest, StoreModesReadAndWriteWhatTheySay) {
 TEST_P(EquivalenceTest, APreemptedRequestPublishesOnlyWhatItsKeysSay) {
   StoreRig store;
   WorkerSetup small = Setup({store.address()});
-  small.engine.pages_count = 20;
+  small.engine.pages_count = 18;
   small.engine.max_batch_tokens = 10;
   small.engine.max_running_requests = 4;
   Worker writer(small), reader(Setup({store.address()}));
@@ -153,7 +153,7 @@ TEST_P(EquivalenceTest, APreemptedRequestPublishesOnlyWhatItsKeysSay) {
     std::vector<uint32_t> sequence = RandomTokens(length, static_cast<uint32_t>(length));
     for (GenerateRequest request :
          {Request(RandomTokens(16, 1000 + static_cast<uint32_t>(length)), 220),
-          Request(sequence, 60)}) {
+          Request(sequence, 80)}) {
       request.store = StoreMode::kWriteOnly;
       request.ignores_worker_cache = true;
       streams.push_back(*writer.engine().Submit(std::move(request)));

@@ -166,7 +166,8 @@ TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
 
 // A channel whose last reference went on gRPC's own thread made one in three of these abort.
 TEST_F(CliTest, EndsCleanlyWithALiveAndADeadServer) {
-  const std::string servers = "--servers=" + cluster_.proxy(0).address() + "," + FaultProxy().address();
+  const std::string servers =
+      "--servers=" + cluster_.proxy(0).address() + "," + FaultProxy().address();
   for (int round = 0; round < 15; ++round) {
     const RunResult result = Ibid({"status", servers, "--timeout=200ms"}, false);
     ASSERT_EQ(result.exit_code, 3) << result.err;

@@ -31,14 +31,14 @@ function(ibid_program name)
   target_link_libraries(${name} PRIVATE ibid_flags ${ARG_LIBS})
 endfunction()
 
-# ibid_test(name SOURCES ... LIBS ... [LABEL unit] [TIMEOUT seconds] [ARGS ...] [SANITIZED | ASAN]): one ctest
+# ibid_test(name SOURCES ... LIBS ... [LABEL unit] [TIMEOUT seconds] [ARGS ...] [TSAN] [ASAN]): one ctest
 # entry a program.
 # Labels are the kinds of CONTRIBUTING.md: unit, equivalence, golden, integration, simulation, fault, fuzz, parity.
-# SANITIZED: it also belongs to the targets tsan_tests and asan_tests and carries both labels; ASAN: to asan_tests only.
+# TSAN, ASAN: it also belongs to the target tsan_tests, asan_tests, and carries the label tsan, asan.
 add_custom_target(tsan_tests)
 add_custom_target(asan_tests)
 function(ibid_test name)
-  cmake_parse_arguments(ARG "SANITIZED;ASAN" "LABEL;TIMEOUT" "SOURCES;LIBS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "TSAN;ASAN" "LABEL;TIMEOUT" "SOURCES;LIBS;ARGS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
@@ -54,11 +54,11 @@ function(ibid_test name)
     IBID_SHARED_DATA="${IBID_SHARED_DATA}" IBID_SOURCE_DIR="${CMAKE_SOURCE_DIR}" IBID_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
-  if(ARG_SANITIZED)
+  if(ARG_TSAN)
     add_dependencies(tsan_tests ${name})
     list(APPEND ARG_LABEL tsan)
   endif()
-  if(ARG_SANITIZED OR ARG_ASAN)
+  if(ARG_ASAN)
     add_dependencies(asan_tests ${name})
     list(APPEND ARG_LABEL asan)
   endif()

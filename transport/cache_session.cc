@@ -62,9 +62,11 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
     return state_ == State::kOpen ? absl::OkStatus() : end_status_;
   }
 
-  // Nothing is called back once this has returned.
+  // Nothing is called back once this has returned. Waits for gRPC to give the reactor back, not
+  // for the server.
   void Close() {
     std::unique_ptr<grpc::Alarm> alarm;
+    std::shared_ptr<SessionStream> self;
     {
       MutexLock lock(mutex_);
       state_ = State::kBroken;
@@ -73,6 +75,9 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
       while (is_calling_back_) changed_.Wait(mutex_);
     }
     context_.TryCancel();
+    MutexLock lock(mutex_);
+    while (!is_done_) changed_.Wait(mutex_);
+    self = std::move(self_);
   }
 
   void ReleaseLeases(std::span<const uint64_t> lease_ids) {
@@ -120,10 +125,12 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   }
 
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<SessionStream> self = std::move(self_);  // may be the last reference
     absl::Status end = FromGrpcStatus(status);
     if (end.ok()) end = absl::UnavailableError("Session: the server ended the stream");
     Break(std::move(end));
+    MutexLock lock(mutex_);
+    is_done_ = true;
+    changed_.NotifyAll();
   }
 
  private:
@@ -224,15 +231,19 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   const SteadyClock clock_;
   const std::unique_ptr<v1::CacheService::Stub> stub_;
   grpc::ClientContext context_;
-  std::shared_ptr<SessionStream> self_;  // while gRPC knows this reactor
-  v1::SessionRequest outgoing_;          // belongs to gRPC while is_writing_
-  v1::SessionResponse incoming_;         // belongs to the reading thread
+  // Until Close, so longer than gRPC knows this reactor: the stream may hold the last reference to
+  // its channel, and a channel that dies on the thread that serves gRPC's callbacks destroys the
+  // queue under that thread.
+  std::shared_ptr<SessionStream> self_;
+  v1::SessionRequest outgoing_;   // belongs to gRPC while is_writing_
+  v1::SessionResponse incoming_;  // belongs to the reading thread
 
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ IBID_GUARDED_BY(mutex_) = State::kOpening;
   absl::Status end_status_ IBID_GUARDED_BY(mutex_);
   std::function<void(absl::Status)> on_broken_ IBID_GUARDED_BY(mutex_);
+  bool is_done_ IBID_GUARDED_BY(mutex_) = false;  // OnDone has run
   bool is_calling_back_ IBID_GUARDED_BY(mutex_) = false;
   bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
   bool has_ended_ IBID_GUARDED_BY(mutex_) = false;  // of reads

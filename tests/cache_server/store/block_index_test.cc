@@ -1,10 +1,17 @@
 #include "cache_server/block_index.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstring>
+#include <memory>
+#include <random>
 #include <set>
 #include <vector>
+
+#include "cache_server/eviction_book.h"
+#include "cache_server/extent_allocator.h"
+#include "cache_server/lru_policy.h"
 
 namespace ibid {
 namespace {
@@ -83,6 +90,49 @@ TEST(BlockIndex, CollectsEveryEntryInPieces) {
   EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), 1'000u);
   EXPECT_EQ(ids.size(), 1'000u);
   EXPECT_GT(pieces, 10);
+}
+
+// failures 31: what a block in both tiers takes of the server's own memory: its entry, its places
+// in both policies, its slots in both tiers. (The disk directory's caches are bounded, whatever it
+// holds.)
+TEST(BlockIndex, ABlockTakesAtMost160BytesOfMemory) {
+  constexpr size_t kBlocks = 300'000;
+  constexpr uint64_t kTierBytes = uint64_t{kBlocks} * 4096 * 16;
+  const auto in_use = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = in_use();
+  auto index = std::make_unique<BlockIndex>();
+  EvictionBook book(std::make_unique<LruPolicy>(), std::make_unique<LruPolicy>());
+  ExtentAllocator host(kTierBytes, uint64_t{64} << 20);
+  ExtentAllocator disk(kTierBytes, uint64_t{64} << 20);
+  std::mt19937_64 random(1);
+  EntryId parent = kNoEntry;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    BlockKey key;
+    for (size_t at = 0; at < 32; at += 8) {
+      const uint64_t word = random();
+      std::memcpy(key.digest.data() + at, &word, sizeof(word));
+    }
+    IndexShard& shard = index->ShardOf(key);
+    EntryId id;
+    {
+      MutexLock lock(shard.mutex);
+      id = shard.Insert(1, key);
+    }
+    ASSERT_TRUE(host.Allocate(16, id).has_value());
+    ASSERT_TRUE(disk.Allocate(16, id).has_value());
+    for (const TierName tier : {TierName::kHost, TierName::kDisk}) {
+      book.Insert(tier, id, parent);
+      book.Use(tier, id);
+    }
+    parent = id;
+  }
+  const size_t after = in_use();
+  if (after <= before) GTEST_SKIP() << "this allocator keeps no books";
+  EXPECT_LE((after - before) / kBlocks, 160u);
+  RecordProperty("bytes_per_block", static_cast<int>((after - before) / kBlocks));
 }
 
 }  // namespace

@@ -133,6 +133,7 @@ TEST_F(LeaseTest, ASilentSessionExpires) {
   EXPECT_TRUE(absl::IsFailedPrecondition(store_->KeepAlive(session_, true)));
 }
 
+// failures 9
 TEST_F(LeaseTest, AReaderKeepsItsBytesBeyondEverything) {
   const auto chain = ChainOf(ns_, 1, 1);
   PublishChain(chain);

@@ -224,10 +224,6 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
           if (call->is_cancelled())
             return (void)call->Answer(absl::CancelledError("Match: nobody waits"), *response);
           call->Answer(MatchNow(*request, response), *response);
-          if (call->is_cancelled() && response->lease_id() != 0) {
-            const LeaseId lease{response->lease_id()};
-            store().ReleaseLeases(SessionId{request->session_id()}, {&lease, 1});
-          }
         })) {
       return call->reactor();
     }

@@ -50,7 +50,10 @@ void DiskWriter::Stop(absl::Duration timeout) {
   }
   parts_.disk_queue.Close();
   thread_.join();
-  for (DiskWrite& write : parts_.disk_queue.TakeRest().writes) {
+  DiskWork rest = parts_.disk_queue.TakeRest();
+  // A last try, whatever the tier's health: what was dropped must not come back with the next start.
+  if (!rest.removals.empty()) Remove(rest.removals);
+  for (DiskWrite& write : rest.writes) {
     if (write.durable_done) {
       residency_.EndBusy(write.id);
       write.durable_done(NotStored("the server is stopping"));

@@ -51,7 +51,8 @@ void DiskWriter::Stop(absl::Duration timeout) {
   parts_.disk_queue.Close();
   thread_.join();
   DiskWork rest = parts_.disk_queue.TakeRest();
-  // A last try, whatever the tier's health: what was dropped must not come back with the next start.
+  // A last try, whatever the tier's health: what was dropped must not come back with the next
+  // start.
   if (!rest.removals.empty()) Remove(rest.removals);
   for (DiskWrite& write : rest.writes) {
     if (write.durable_done) {

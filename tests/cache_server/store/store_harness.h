@@ -3,6 +3,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
+
+#include "absl/time/clock.h"
 #include <stdlib.h>
 
 #include <cstring>
@@ -120,7 +122,12 @@ inline absl::Status Publish(BlockStore& store, SessionId session, const Namespac
 inline void PublishAll(BlockStore& store, SessionId session, const NamespaceId& ns,
                        const std::vector<ChainLink>& chain, bool durable = false) {
   for (const ChainLink& link : chain) {
-    const absl::Status status = Publish(store, session, ns, link, durable);
+    absl::Status status = Publish(store, session, ns, link, durable);
+    // All of a small host tier may be on its way to disk for a moment.
+    for (int i = 0; i < 2'000 && absl::IsResourceExhausted(status); ++i) {
+      absl::SleepFor(absl::Milliseconds(1));
+      status = Publish(store, session, ns, link, durable);
+    }
     ASSERT_TRUE(status.ok()) << status << " at position " << link.position;
   }
 }

@@ -30,6 +30,8 @@ namespace {
 constexpr absl::Duration kMaintenancePeriod = absl::Milliseconds(200);
 constexpr absl::Duration kFlushAtStop = absl::Seconds(5);
 constexpr size_t kDropPieceBlocks = 256;
+// Between two searches for empty namespaces of which the first found none.
+constexpr absl::Duration kClosePeriod = absl::Seconds(1);
 
 absl::Status Invalid(absl::string_view option, uint64_t value, absl::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": ", rule));
@@ -159,6 +161,12 @@ class BlockStoreImpl {
   // Namespaces that have no block give way when a new one finds no place. False when there is none.
   bool CloseEmptyNamespaces() {
     if (recovery.is_running()) return false;  // their blocks may be yet to come
+    {
+      // It looks at the whole index: not for each of those who ask in vain.
+      MutexLock lock(mutex);
+      if (parts.Now() < next_close_at) return false;
+      next_close_at = parts.Now() + kClosePeriod;
+    }
     absl::flat_hash_set<uint32_t> used;
     ForEachBlock([&used](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
       used.insert(shard.Get(id).ns);
@@ -166,12 +174,20 @@ class BlockStoreImpl {
     });
     DiskDirectory::Change change;
     const std::vector<NamespacePtr> closed = parts.namespaces.CloseAllExcept(used);
+    if (closed.empty()) return false;
     for (const NamespacePtr& ns : closed) {
       if (ns->is_on_disk.load()) change.delete_namespaces.push_back(ns->number);
     }
-    // Should it fail, the next start finds a namespace without blocks.
-    if (!change.is_empty()) (void)parts.disk->Commit(change, /*is_synced=*/false);
-    return !closed.empty();
+    {
+      MutexLock lock(mutex);
+      next_close_at = absl::InfinitePast();  // there may be more of them
+    }
+    // A namespace's record outlives those of its blocks, or its number would be given out while
+    // they stand. Should this fail, the next start finds a namespace without blocks.
+    if (!change.is_empty() && parts.disk_queue.WaitForRemovals(absl::ZeroDuration())) {
+      (void)parts.disk->Commit(change, /*is_synced=*/false);
+    }
+    return true;
   }
 
   // Calls `each` with every visible entry, its shard locked, and finishes what it returns without a
@@ -241,6 +257,7 @@ class BlockStoreImpl {
   Mutex mutex;
   CondVar stopping;
   bool is_stopping IBID_GUARDED_BY(mutex) = false;
+  absl::Time next_close_at IBID_GUARDED_BY(mutex) = absl::InfinitePast();
   std::thread maintenance_thread;
 };
 
@@ -329,6 +346,13 @@ absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const 
   return (*info)->payload_bytes;
 }
 
+absl::StatusOr<KvLayout> BlockStore::LayoutOf(const NamespaceId& ns) const {
+  const NamespacePtr info = impl_->parts.namespaces.Find(ns);
+  if (info != nullptr) return info->layout;
+  return absl::FailedPreconditionError(absl::StrCat("namespace ", DigestToShortHex(ns.digest),
+                                                    " is not open; call OpenNamespace first"));
+}
+
 absl::StatusOr<SessionId> BlockStore::OpenSession(absl::string_view client_name) {
   return impl_->parts.sessions.Open(client_name, impl_->parts.Now());
 }
@@ -390,6 +414,22 @@ size_t BlockStore::DropEverything() {
   for (const NamespacePtr& ns : impl_->parts.namespaces.All())
     impl_->recovery.ForgetNamespace(ns->number);
   return impl_->DropAll(nullptr);
+}
+
+size_t BlockStore::DropCorrupt(const NamespaceId& ns, std::span<const BlockKey> keys) {
+  const NamespacePtr info = impl_->parts.namespaces.Find(ns);
+  if (info == nullptr) return 0;
+  size_t dropped_count = 0;
+  for (const BlockKey& key : keys) dropped_count += impl_->read->DropIfCorrupt(*info, key) ? 1 : 0;
+  return dropped_count;
+}
+
+bool BlockStore::FlushRemovals(absl::Duration timeout) {
+  if (impl_->parts.disk == nullptr) return true;
+  if (impl_->recovery.is_running() || !impl_->parts.disk->health().is_writable()) {
+    timeout = absl::ZeroDuration();
+  }
+  return impl_->parts.disk_queue.WaitForRemovals(timeout);
 }
 
 BlockStoreStats BlockStore::stats() const {

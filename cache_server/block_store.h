@@ -175,6 +175,9 @@ class BlockStore {
   // ResourceExhausted (namespaces_max). Idempotent. Returns the payload's size in bytes.
   absl::StatusOr<uint64_t> OpenNamespace(const NamespaceId& ns, const KvLayout& layout);
 
+  // Errors: FailedPrecondition (unknown namespace).
+  absl::StatusOr<KvLayout> LayoutOf(const NamespaceId& ns) const;
+
   // Sessions. KeepAlive and RenewLeases are FailedPrecondition for an unknown session: its client
   // opens another.
   absl::StatusOr<SessionId> OpenSession(absl::string_view client_name);
@@ -215,15 +218,23 @@ class BlockStore {
   absl::Status CheckLease(SessionId session, LeaseId lease) const;
 
   // Leaves all tiers. Leased and pinned blocks become invisible at once and are freed when their
-  // pins end. Returns the number of blocks dropped. An empty `keys` drops the whole namespace.
+  // pins end. Returns the number of blocks dropped. An empty `keys` drops the whole namespace. A
+  // process that is killed before FlushRemovals may find dropped blocks again at its next start.
   size_t Drop(const NamespaceId& ns, std::span<const BlockKey> keys);
   size_t DropEverything();
+  // Of these, drops the blocks whose bytes in the host tier do not match their checksum: for who
+  // got wrong bytes and does not know where they were spoilt. Reads all of them.
+  size_t DropCorrupt(const NamespaceId& ns, std::span<const BlockKey> keys);
+  // Waits until the disk tier has no record of what was dropped so far. False after `timeout`, and
+  // at once while the disk tier cannot be written or is still being recovered.
+  bool FlushRemovals(absl::Duration timeout);
 
   BlockStoreStats stats() const;
 
   // Expires sessions, leases and reservations by the clock. For tests without a maintenance thread.
   void RunMaintenance();
-  // Waits until all queued disk writes are done. False after `timeout`.
+  // Waits until all queued disk writes and removals are done, recovery included. False after
+  // `timeout`.
   bool FlushToDisk(absl::Duration timeout);
 
  private:

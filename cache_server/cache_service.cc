@@ -30,6 +30,8 @@ using grpc::ServerUnaryReactor;
 constexpr size_t kWaitingMatchesMax = 16;
 // Drops of whole namespaces that wait for their turn; more are refused.
 constexpr size_t kDropsQueuedMax = 64;
+// How long a drop waits for the disk tier to forget what was dropped.
+constexpr absl::Duration kDropFlushMax = absl::Seconds(1);
 // How soon a waiting match learns that its client has gone.
 constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 // A client that misses this many heartbeats in a row has lost its session.
@@ -201,7 +203,6 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     IBID_RETURN_IF_ERROR(CheckGoldenKey(ns, request.golden_key()));
     IBID_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Parse(spec.layout));
     IBID_ASSIGN_OR_RETURN(const uint64_t payload_bytes, store().OpenNamespace(ns, layout));
-    state_.layouts.Add(ns, layout);
     response->set_payload_bytes(payload_bytes);
     return absl::OkStatus();
   }
@@ -216,18 +217,30 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     const absl::Duration wait =
         std::min(absl::Milliseconds(request->wait_pending_ms()), kWaitPendingMax);
     const absl::Time until = clock_.Now() + wait;
-    if (wait > absl::ZeroDuration() && HasPending(*request) &&
+    if (wait > absl::ZeroDuration() && HasPending(*request) && TryBeginWaiting() &&
         waiting_matches_.TrySubmit([this, call, request, response, until] {
           WaitForPending(*call, *request, until);
-          // A lease whose number reaches nobody would be renewed with the session's others for
-          // ever.
-          if (call->is_cancelled())
-            return (void)call->Answer(absl::CancelledError("Match: nobody waits"), *response);
-          call->Answer(MatchNow(*request, response), *response);
+          --waiting_count_;
+          AnswerMatch(*call, *request, response);
         })) {
       return call->reactor();
     }
-    return call->Answer(MatchNow(*request, response), *response);
+    return AnswerMatch(*call, *request, response);
+  }
+
+  // A match that queued for a thread would answer late: there are as many as may wait.
+  bool TryBeginWaiting() {
+    if (waiting_count_.fetch_add(1) < kWaitingMatchesMax) return true;
+    --waiting_count_;
+    return false;
+  }
+
+  ServerUnaryReactor* AnswerMatch(UnaryCall& call, const v1::MatchRequest& request,
+                                  v1::MatchResponse* response) {
+    // A lease whose number reaches nobody would be renewed with the session's others for ever.
+    if (call.is_cancelled())
+      return call.Answer(absl::CancelledError("Match: nobody waits"), *response);
+    return call.Answer(MatchNow(request, response), *response);
   }
 
   struct MatchArguments {
@@ -332,18 +345,34 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
 
   absl::Status DropNow(const v1::DropRequest& request, v1::DropResponse* response) {
     response->set_incarnation(state_.incarnation);
+    if (request.only_corrupt()) return DropCorruptNow(request, response);
     if (request.everything()) {
       if (!request.namespace_id().empty() || !request.keys().empty()) {
         return absl::InvalidArgumentError(
             "Drop: everything goes with neither namespace_id nor keys");
       }
       response->set_blocks(store().DropEverything());
+      (void)store().FlushRemovals(kDropFlushMax);
       return absl::OkStatus();
     }
     NamespaceId ns;
     IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
     IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
     response->set_blocks(store().Drop(ns, keys));
+    (void)store().FlushRemovals(kDropFlushMax);
+    return absl::OkStatus();
+  }
+
+  absl::Status DropCorruptNow(const v1::DropRequest& request, v1::DropResponse* response) {
+    NamespaceId ns;
+    IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
+    if (request.everything() || keys.empty() || keys.size() > kDropCorruptKeysMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Drop: only_corrupt goes with 1 to ", kDropCorruptKeysMax,
+                       " keys (kDropCorruptKeysMax), not ", keys.size()));
+    }
+    response->set_blocks(store().DropCorrupt(ns, keys));
     return absl::OkStatus();
   }
 
@@ -363,6 +392,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   const std::string version_;
   SessionStreams sessions_;
   std::atomic<bool> is_draining_{false};
+  std::atomic<size_t> waiting_count_{0};
   // Last, so that they end first: their work uses all of the above.
   Executor waiting_matches_;
   Executor drops_;

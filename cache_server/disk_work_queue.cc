@@ -1,13 +1,17 @@
 #include "cache_server/disk_work_queue.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "core/clock.h"
 
 namespace ibid {
 
-bool DiskWorkQueue::PushWrite(DiskWrite&& write, bool is_urgent) {
+bool DiskWorkQueue::PushWrite(DiskWrite&& write) {
+  const size_t room = write.durable_done ? 2 * writes_max_ : writes_max_;
   {
     MutexLock lock(mutex_);
-    if (is_closed_ || (!is_urgent && writes_.size() >= writes_max_)) return false;
+    if (is_closed_ || writes_.size() >= room) return false;
     writes_.push_back(std::move(write));
   }
   has_work_.NotifyOne();
@@ -36,6 +40,7 @@ DiskWork DiskWorkQueue::Take(size_t writes_max, bool with_removals, absl::Durati
   if (with_removals) {
     work.removals = std::move(removals_);
     removals_.clear();
+    taken_removals_ = work.removals.size();
   }
   while (!writes_.empty() && work.writes.size() < writes_max) {
     work.writes.push_back(std::move(writes_.front()));
@@ -50,6 +55,7 @@ void DiskWorkQueue::Done() {
   {
     MutexLock lock(mutex_);
     taken_writes_ = 0;
+    taken_removals_ = 0;
     is_taken_ = false;
   }
   idle_.NotifyAll();
@@ -61,6 +67,7 @@ void DiskWorkQueue::Pause(bool is_paused) {
     is_paused_ = is_paused;
   }
   has_work_.NotifyAll();
+  idle_.NotifyAll();
 }
 
 void DiskWorkQueue::Close() {
@@ -76,15 +83,28 @@ bool DiskWorkQueue::is_closed() const {
   return is_closed_;
 }
 
-bool DiskWorkQueue::WaitUntilIdle(absl::Duration timeout) {
-  const absl::Time until = absl::Now() + timeout;
-  MutexLock lock(mutex_);
-  while (!is_idle()) {
-    const absl::Duration left = until - absl::Now();
+template <typename Condition>
+bool DiskWorkQueue::WaitUntil(const Condition& condition, absl::Duration timeout) {
+  const SteadyClock clock;
+  const absl::Time until = clock.Now() + timeout;
+  while (!condition()) {
+    const absl::Duration left = until - clock.Now();
     if (left <= absl::ZeroDuration()) return false;
     idle_.WaitFor(mutex_, left);
   }
   return true;
+}
+
+bool DiskWorkQueue::WaitUntilIdle(absl::Duration timeout) {
+  MutexLock lock(mutex_);
+  return WaitUntil([this]() IBID_REQUIRES(mutex_) { return is_idle(); }, timeout);
+}
+
+bool DiskWorkQueue::WaitForRemovals(absl::Duration timeout) {
+  MutexLock lock(mutex_);
+  return WaitUntil([this]()
+                       IBID_REQUIRES(mutex_) { return removals_.empty() && taken_removals_ == 0; },
+                   timeout);
 }
 
 DiskWork DiskWorkQueue::TakeRest() {
@@ -96,6 +116,16 @@ DiskWork DiskWorkQueue::TakeRest() {
   removals_.clear();
   writes_.clear();
   return work;
+}
+
+std::vector<DiskWrite> DiskWorkQueue::TakeDurableWrites() {
+  MutexLock lock(mutex_);
+  const auto first = std::stable_partition(
+      writes_.begin(), writes_.end(), [](const DiskWrite& write) { return !write.durable_done; });
+  std::vector<DiskWrite> durable(std::make_move_iterator(first),
+                                 std::make_move_iterator(writes_.end()));
+  writes_.erase(first, writes_.end());
+  return durable;
 }
 
 size_t DiskWorkQueue::writes_count() const {

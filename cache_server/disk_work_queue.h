@@ -1,8 +1,8 @@
 // What the disk writer has to do: removals first, then writes, oldest first.
 //
 // Thread safety: every method, from any thread; Take and Done belong to the writer.
-// Limits: writes are bounded (disk_write_queue_max; a push is refused); removals are at most one a
-// block.
+// Limits: writes are bounded (disk_write_queue_max, and as many again that somebody waits for; a
+// push is refused); removals are at most one a block.
 #pragma once
 
 #include <deque>
@@ -44,9 +44,9 @@ class DiskWorkQueue {
  public:
   explicit DiskWorkQueue(size_t writes_max) : writes_max_(writes_max) {}
 
-  // False, and `write` is unchanged, when the queue is full or closed. With `is_urgent` only when
-  // it is closed.
-  bool PushWrite(DiskWrite&& write, bool is_urgent);
+  // False, and `write` is unchanged, when the queue is full or closed. Durable writes have as much
+  // room again.
+  bool PushWrite(DiskWrite&& write);
   void PushRemoval(const DiskRemoval& removal);
 
   // Some of the work, at most `writes_max` writes, no removals unless asked for. Waits for work
@@ -59,17 +59,24 @@ class DiskWorkQueue {
   // Wakes Take. Pushes of writes are refused from now on.
   void Close();
   bool is_closed() const;
-  // Waits until there is no work, queued or taken. False after `timeout`.
+  // Waits until there is no work, queued or taken, nor any to come out of a pause. False after
+  // `timeout`.
   bool WaitUntilIdle(absl::Duration timeout);
+  // Waits until no removal is queued or taken. False after `timeout`.
+  bool WaitForRemovals(absl::Duration timeout);
   // What is left after Close.
   DiskWork TakeRest();
+  // The queued writes that somebody waits for, paused or not.
+  std::vector<DiskWrite> TakeDurableWrites();
 
   size_t writes_count() const;  // queued or taken
 
  private:
   bool HasWork(bool with_removals) const IBID_REQUIRES(mutex_);
+  template <typename Condition>
+  bool WaitUntil(const Condition& condition, absl::Duration timeout) IBID_REQUIRES(mutex_);
   bool is_idle() const IBID_REQUIRES(mutex_) {
-    return writes_.empty() && removals_.empty() && taken_writes_ == 0 && !is_taken_;
+    return !is_paused_ && writes_.empty() && removals_.empty() && taken_writes_ == 0 && !is_taken_;
   }
 
   const size_t writes_max_;
@@ -79,6 +86,7 @@ class DiskWorkQueue {
   std::deque<DiskWrite> writes_ IBID_GUARDED_BY(mutex_);
   std::vector<DiskRemoval> removals_ IBID_GUARDED_BY(mutex_);
   size_t taken_writes_ IBID_GUARDED_BY(mutex_) = 0;
+  size_t taken_removals_ IBID_GUARDED_BY(mutex_) = 0;
   bool is_taken_ IBID_GUARDED_BY(mutex_) = false;
   bool is_paused_ IBID_GUARDED_BY(mutex_) = false;
   bool is_closed_ IBID_GUARDED_BY(mutex_) = false;

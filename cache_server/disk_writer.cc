@@ -83,23 +83,31 @@ void DiskWriter::Run() {
 
 void DiskWriter::Remove(const std::vector<DiskRemoval>& removals) {
   DiskDirectory::Change change;
+  std::vector<const DiskRemoval*> decided;
   for (const DiskRemoval& removal : removals) {
-    // A block of the same key may have been written anew since; a slot that was never booked has no
-    // page.
-    const auto record = parts_.disk->directory().Lookup(removal.ns, removal.key);
-    const bool is_same =
-        removal.page == kNoPage || (record.ok() && removal.page != kNoPage &&
-                                    record->extent == parts_.disk->ExtentOf(removal.page) &&
-                                    record->extent_page == parts_.disk->ExtentPageOf(removal.page));
-    if (is_same && !absl::IsNotFound(record.status()))
-      change.delete_blocks.push_back({removal.ns, removal.key});
+    bool is_same = true;  // a slot that was never booked has no page, and its record no other owner
+    if (removal.page != kNoPage) {
+      // A block of the same key may have been written anew since.
+      const auto record = parts_.disk->directory().Lookup(removal.ns, removal.key);
+      is_same = record.ok() && record->extent == parts_.disk->ExtentOf(removal.page) &&
+                record->extent_page == parts_.disk->ExtentPageOf(removal.page);
+      if (absl::IsDataLoss(record.status())) {
+        is_same = true;
+      } else if (!record.ok() && !absl::IsNotFound(record.status())) {
+        parts_.disk_queue.PushRemoval(removal);  // it may still name the slot: tried again
+        continue;
+      }
+    }
+    if (is_same) change.delete_blocks.push_back({removal.ns, removal.key});
+    decided.push_back(&removal);
   }
+  if (decided.empty()) return;
   const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/false);
-  for (const DiskRemoval& removal : removals) {
+  for (const DiskRemoval* removal : decided) {
     if (status.ok()) {
-      if (removal.frees_slot) parts_.disk->FreeSlot(removal.page);
+      if (removal->frees_slot) parts_.disk->FreeSlot(removal->page);
     } else {
-      parts_.disk_queue.PushRemoval(removal);  // tried again after the tier has healed
+      parts_.disk_queue.PushRemoval(*removal);  // tried again after the tier has healed
     }
   }
 }
@@ -179,7 +187,7 @@ void DiskWriter::WriteBytes(Job& job) {
         NotStored("the disk tier has no room: everything in it is in use, or it is broken");
     return;
   }
-  const absl::Time began = absl::Now();
+  const absl::Time began = SteadyClock().Now();
   const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
   job.result = parts_.disk->WriteSlot(*page, parts_.arena->View(job.host_page, bytes));
   if (!job.result.ok()) {
@@ -187,7 +195,7 @@ void DiskWriter::WriteBytes(Job& job) {
     parts_.disk->FreeSlot(*page);
     return;
   }
-  parts_.counters.ObserveDiskWrite(absl::Now() - began);
+  parts_.counters.ObserveDiskWrite(SteadyClock().Now() - began);
   parts_.counters.disk_write_bytes.Add(bytes);
   job.disk_page = *page;
   job.record.extent = parts_.disk->ExtentOf(*page);

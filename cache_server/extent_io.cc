@@ -24,7 +24,9 @@ namespace {
 
 absl::Status SystemError(absl::string_view call, absl::string_view path, int error) {
   const std::string text = absl::StrCat(call, " ", path, ": ", std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(text);
+  // The process is short of something: it says nothing about what is on the disk.
+  const bool is_short = error == EMFILE || error == ENFILE || error == ENOMEM;
+  if (error == ENOSPC || error == EDQUOT || is_short) return absl::ResourceExhaustedError(text);
   if (error == ENOENT) return absl::NotFoundError(text);
   return absl::UnavailableError(text);
 }

@@ -53,7 +53,7 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
   plan.first_layer = request.first_layer();
   plan.layer_count = request.layer_count();
   if (plan.layer_count == 0) return plan;
-  IBID_ASSIGN_OR_RETURN(const KvLayout layout, state.layouts.Find(plan.ns));
+  IBID_ASSIGN_OR_RETURN(const KvLayout layout, state.store->LayoutOf(plan.ns));
   if (plan.first_layer >= layout.layers || plan.layer_count > layout.layers - plan.first_layer) {
     return absl::InvalidArgumentError(absl::StrCat("Fetch: layers ", plan.first_layer, " + ",
                                                    plan.layer_count, " are not in a layout of ",

@@ -44,6 +44,11 @@ void NamespaceTable::Restore(const NamespaceId& id, uint32_t number, const KvLay
   Add(id, number, layout)->is_on_disk.store(true);
 }
 
+void NamespaceTable::NeverUse(uint32_t number) {
+  MutexLock lock(mutex_);
+  next_number_ = std::max(next_number_, number + 1);
+}
+
 NamespacePtr NamespaceTable::Find(const NamespaceId& id) const {
   MutexLock lock(mutex_);
   const auto it = by_id_.find(id);

@@ -39,6 +39,8 @@ class NamespaceTable {
   absl::StatusOr<NamespacePtr> Open(const NamespaceId& id, const KvLayout& layout);
   // One that the disk directory told of. REQUIRES: neither id nor number is known.
   void Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout);
+  // The disk directory may have blocks of this number, of nobody's.
+  void NeverUse(uint32_t number);
 
   // Null when it is not known.
   NamespacePtr Find(const NamespaceId& id) const;

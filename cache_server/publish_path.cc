@@ -200,13 +200,18 @@ void PublishPath::QueueWrite(const WriterSlot& slot,
   const bool is_durable = static_cast<bool>(durable_done);
   if (is_durable || parts_.options.disk_write == DiskWriteMode::kThrough) {
     DiskWrite write{slot.id, slot.ns, /*evict_after=*/false, std::move(durable_done)};
-    if (parts_.disk_queue.PushWrite(std::move(write), is_durable)) return;
+    if (!(is_durable && recovery_.is_failing()) && parts_.disk_queue.PushWrite(std::move(write))) {
+      return;
+    }
     durable_done = std::move(write.durable_done);
     parts_.counters.skipped_writes.Add();
   }
   if (is_durable) {
     residency_.EndBusy(slot.id);
-    durable_done(absl::UnavailableError("durable: the server is stopping"));
+    durable_done(absl::UnavailableError(
+        recovery_.is_failing()
+            ? absl::string_view("durable: the disk tier's directory cannot be read")
+            : absl::string_view("durable: disk_write_queue_max is reached, or the server stops")));
   }
   residency_.DropRef(slot.id);
 }

@@ -192,7 +192,7 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
 
   // Learns from the first frame whose stream this is.
   absl::Status Open(const FrameHeader& header) {
-    IBID_ASSIGN_OR_RETURN(const KvLayout layout, state_->layouts.Find(header.namespace_id));
+    IBID_ASSIGN_OR_RETURN(const KvLayout layout, state_->store->LayoutOf(header.namespace_id));
     session_ = SessionId{header.session_id};
     ns_ = header.namespace_id;
     is_durable_ = header.durable;

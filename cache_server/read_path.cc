@@ -140,12 +140,12 @@ MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> ch
 // Goes along the chain from one pending block to the next and waits at each: O(chain) in all.
 void ReadPath::WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
                               absl::Duration timeout) {
-  // People wait by the real clock, whatever clock the store has.
-  const absl::Time until = absl::Now() + timeout;
+  // People wait by real time, whatever clock the store has.
+  const absl::Time until = SteadyClock().Now() + timeout;
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
   for (const BlockKey& key : chain) {
     Found found = LookOrRecover(ns, key, is_disk_readable, /*adds_hold=*/false);
-    while (found.is_pending && absl::Now() < until) {
+    while (found.is_pending && SteadyClock().Now() < until) {
       WaitUntilSettled(ns, key, until);
       found = Look(ns, key, is_disk_readable, /*adds_hold=*/false);
     }
@@ -159,7 +159,7 @@ void ReadPath::WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, ab
   while (true) {
     const EntryId id = shard.Find(ns.number, key);
     if (id == kNoEntry || !shard.Get(id).is_filling()) return;
-    const absl::Duration left = until - absl::Now();
+    const absl::Duration left = until - SteadyClock().Now();
     if (left <= absl::ZeroDuration()) return;
     shard.settled.WaitFor(shard.mutex, left);
   }
@@ -260,7 +260,7 @@ void ReadPath::ReadFromDisk(const Read& read) {
     if (status.ok() && !is_promoted) status = absl::NotFoundError("");  // it was dropped meanwhile
     if (!is_promoted) parts_.arena->Free(target.host_page);
   }
-  if (is_unreadable) DropUnreadable(read);
+  if (is_unreadable) DropDamaged(read.ns->number, read.key, read.id);
   if (status.ok()) {
     parts_.book.Use({&read.id, 1});
     Answer(read, status,
@@ -288,9 +288,9 @@ absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residenc
 }
 
 absl::Status ReadPath::Fill(const Read& read, uint32_t disk_page, const Target& target) {
-  const absl::Time began = absl::Now();
+  const absl::Time began = SteadyClock().Now();
   IBID_RETURN_IF_ERROR(parts_.disk->ReadSlot(disk_page, target.slot));
-  parts_.counters.ObserveDiskRead(absl::Now() - began);
+  parts_.counters.ObserveDiskRead(SteadyClock().Now() - began);
   parts_.counters.disk_read_bytes.Add(target.slot.size());
   if (Checksum(target.slot.first(read.ns->payload_bytes)) == target.checksum)
     return absl::OkStatus();
@@ -326,14 +326,41 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
   return true;
 }
 
-void ReadPath::DropUnreadable(const Read& read) {
-  recovery_.Forget(read.ns->number, read.key);
-  IndexShard& shard = parts_.index.ShardOf(read.id);
+bool ReadPath::DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key) {
+  IndexShard& shard = parts_.index.ShardOf(key);
+  EntryId id;
+  uint32_t host_page = kNoPage;
+  uint64_t checksum = 0;
+  {
+    MutexLock lock(shard.mutex);
+    id = shard.Find(ns.number, key);
+    if (id == kNoEntry || !shard.Get(id).is_in_host()) return false;
+    IndexEntry& entry = shard.Get(id);
+    host_page = entry.host_page;
+    checksum = entry.checksum;
+    residency_.AddHold(entry, ns.payload_bytes);
+  }
+  const bool is_corrupt = Checksum(parts_.arena->View(host_page, ns.payload_bytes)) != checksum;
+  if (is_corrupt) {
+    parts_.counters.corrupt_blocks.Add();
+    IBID_LOG_EVERY(kLogPeriodSeconds, error,
+                   "host tier: block {} does not match its checksum; it is dropped",
+                   DigestToShortHex(key.digest));
+    DropDamaged(ns.number, key, id);
+  }
+  residency_.EndHold(id, ns.payload_bytes);
+  return is_corrupt;
+}
+
+// REQUIRES: the entry is in use.
+void ReadPath::DropDamaged(uint32_t ns, const BlockKey& key, EntryId id) {
+  recovery_.Forget(ns, key);
+  IndexShard& shard = parts_.index.ShardOf(id);
   Aftermath after;
   {
     MutexLock lock(shard.mutex);
-    if (!shard.Get(read.id).Has(kMapped)) return;
-    after = residency_.Remove(shard, read.id);
+    if (!shard.Get(id).Has(kMapped)) return;
+    after = residency_.Remove(shard, id);
   }
   residency_.Finish(after);
 }

@@ -24,6 +24,8 @@ class ReadPath {
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
                                     std::span<const BlockKey> chain, const MatchOptions& options);
   void Acquire(const NamespaceId& ns, const BlockKey& key, Done done);
+  // Drops the block if its host copy does not match its checksum.
+  bool DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key);
 
  private:
   // A disk read and all who wait for it.
@@ -61,7 +63,7 @@ class ReadPath {
   absl::Status Fill(const Read& read, uint32_t disk_page, const Target& target);
   // The bytes of `target` become the host copy. False when the block left meanwhile.
   bool Promote(const Read& read, const Target& target);
-  void DropUnreadable(const Read& read);
+  void DropDamaged(uint32_t ns, const BlockKey& key, EntryId id);
   void Answer(const Read& read, const absl::Status& status, const Target* target);
   std::vector<Done> TakeWaiters(EntryId id);
 

@@ -9,8 +9,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -20,32 +22,64 @@ namespace {
 // Between two log lines of one place.
 constexpr int64_t kLogPeriodSeconds = 10;
 constexpr absl::Duration kRescanBackoff = absl::Seconds(1);
+// For the records of void namespaces' blocks to go.
+constexpr absl::Duration kRemovalsWait = absl::Seconds(5);
 
 }  // namespace
 
 Recovery::~Recovery() {
-  is_stopping_.store(true);
+  {
+    MutexLock lock(mutex_);
+    is_stopping_.store(true);
+  }
   stopping_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 absl::Status Recovery::Start() {
-  IBID_ASSIGN_OR_RETURN(const std::vector<DiskNamespace> stored,
-                        parts_.disk->directory().Namespaces());
-  for (const DiskNamespace& ns : stored) {
-    const auto layout = KvLayout::Parse(ns.layout);
-    if (layout.ok() && parts_.namespaces.Find(ns.id) == nullptr) {
-      parts_.namespaces.Restore(ns.id, ns.number, *layout);
-    } else {
-      IBID_LOG(error, "disk tier: namespace {} has a bad record; its blocks are dropped",
-               ns.number);
-    }
-  }
+  IBID_ASSIGN_OR_RETURN(std::vector<DiskNamespace> stored, parts_.disk->directory().Namespaces());
+  RestoreNamespaces(std::move(stored));
   is_running_.store(true, std::memory_order_release);
   parts_.disk_queue.Pause(true);
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "ibid-recovery");
   return absl::OkStatus();
+}
+
+void Recovery::RestoreNamespaces(std::vector<DiskNamespace> stored) {
+  // A namespace that was closed and opened again may have left a record of its old number, with no
+  // blocks: the highest number is the one in use.
+  std::sort(stored.begin(), stored.end(),
+            [](const DiskNamespace& a, const DiskNamespace& b) { return a.number > b.number; });
+  for (const DiskNamespace& ns : stored) {
+    const auto layout = KvLayout::Parse(ns.layout);
+    if (layout.ok() && layout->Validate().ok() && parts_.namespaces.Find(ns.id) == nullptr) {
+      parts_.namespaces.Restore(ns.id, ns.number, *layout);
+      continue;
+    }
+    IBID_LOG(warn, "disk tier: the record of namespace {} (number {}) is void; so are its blocks",
+             DigestToShortHex(ns.id.digest), ns.number);
+    parts_.namespaces.NeverUse(ns.number);
+    void_namespaces_.push_back(ns.number);
+  }
+}
+
+// While they stand, their numbers are not given out again.
+void Recovery::DeleteVoidNamespaces() {
+  if (void_namespaces_.empty() || !parts_.disk_queue.WaitForRemovals(kRemovalsWait)) return;
+  DiskDirectory::Change change;
+  change.delete_namespaces = void_namespaces_;
+  // Should it fail, the next start finds them void again.
+  (void)parts_.disk->Commit(change, /*is_synced=*/false);
+}
+
+// Who waits for the disk must not wait for a directory that may never be whole again.
+void Recovery::AnswerDurableWrites(const absl::Status& why) {
+  for (const DiskWrite& write : parts_.disk_queue.TakeDurableWrites()) {
+    residency_.EndBusy(write.id);
+    write.durable_done(absl::UnavailableError(absl::StrCat("durable: ", why.message())));
+    residency_.DropRef(write.id);
+  }
 }
 
 void Recovery::Run() {
@@ -57,8 +91,10 @@ void Recovery::Run() {
     IBID_LOG_EVERY(kLogPeriodSeconds, error,
                    "disk tier: {}; blocks are not written until the scan succeeds",
                    status.message());
+    is_failing_.store(true, std::memory_order_release);
+    AnswerDurableWrites(status);
     MutexLock lock(mutex_);
-    stopping_.WaitFor(mutex_, kRescanBackoff);
+    if (!is_stopping_.load()) stopping_.WaitFor(mutex_, kRescanBackoff);
   }
   if (is_stopping_.load()) return;
   IBID_LOG(info, "disk tier: {} blocks recovered, {} void records", indexed_count_.load(),
@@ -70,7 +106,9 @@ void Recovery::Run() {
     forgotten_.clear();
     forgotten_namespaces_.clear();
   }
+  is_failing_.store(false, std::memory_order_release);
   parts_.disk_queue.Pause(false);
+  DeleteVoidNamespaces();
 }
 
 absl::Status Recovery::ScanAll() {

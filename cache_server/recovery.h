@@ -22,6 +22,8 @@ class Recovery {
   // tier.
   absl::Status Start();
   bool is_running() const { return is_running_.load(std::memory_order_acquire); }
+  // Running, and the last scan failed: nobody knows when blocks can be written.
+  bool is_failing() const { return is_failing_.load(std::memory_order_acquire); }
 
   // While running: looks the block up in the directory and indexes it if it is there. One point
   // read of the directory. True when the block may be in the index now.
@@ -33,6 +35,9 @@ class Recovery {
 
  private:
   void Run();
+  void RestoreNamespaces(std::vector<DiskNamespace> stored);
+  void AnswerDurableWrites(const absl::Status& why);
+  void DeleteVoidNamespaces();
   absl::Status ScanAll();
   bool IsForgotten(uint32_t ns, const BlockKey& key) IBID_EXCLUDES(mutex_);
   void Index(const NamespaceInfo& ns, const DiskRecord& record);
@@ -43,9 +48,11 @@ class Recovery {
   StoreParts& parts_;
   Residency& residency_;
   std::atomic<bool> is_running_{false};
+  std::atomic<bool> is_failing_{false};
   std::atomic<bool> is_stopping_{false};
   std::atomic<uint64_t> indexed_count_{0};
   std::atomic<uint64_t> void_count_{0};
+  std::vector<uint32_t> void_namespaces_;  // their records go after those of their blocks
   Mutex mutex_;
   CondVar stopping_;
   CondVar lookups_done_;

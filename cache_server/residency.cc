@@ -290,8 +290,7 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
   } else {
     demoting_bytes_ += *bytes;
     is_accepted =
-        ns != nullptr &&
-        parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr}, /*is_urgent=*/false);
+        ns != nullptr && parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr});
     if (is_accepted) return true;  // the reference is the writer's
     demoting_bytes_ -= *bytes;
     parts_.book.PutBack(TierName::kHost, id);

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
 #include "cache_server/rpc_metrics.h"
@@ -56,37 +54,12 @@ class Hold {
   const std::shared_ptr<HoldCount> count_;
 };
 
-// The layouts that the handshakes of this run agreed on. Their number is bounded by the store's
-// namespaces_max. Thread-safe.
-class OpenLayouts {
- public:
-  void Add(const NamespaceId& ns, const KvLayout& layout) {
-    MutexLock lock(mutex_);
-    layouts_.emplace(ns, layout);
-  }
-  // Errors: FailedPrecondition: the client must make the handshake first.
-  absl::StatusOr<KvLayout> Find(const NamespaceId& ns) const {
-    MutexLock lock(mutex_);
-    const auto it = layouts_.find(ns);
-    if (it == layouts_.end()) {
-      return absl::FailedPreconditionError(
-          "the namespace is not open on this server; call OpenNamespace first");
-    }
-    return it->second;
-  }
-
- private:
-  mutable Mutex mutex_;
-  absl::flat_hash_map<NamespaceId, KvLayout> layouts_ IBID_GUARDED_BY(mutex_);
-};
-
 struct ServiceState {
   BlockStore* store = nullptr;
   uint64_t incarnation = 0;
   absl::Duration heartbeat;
   absl::Duration lease_ttl;
   std::shared_ptr<HoldCount> holds = std::make_shared<HoldCount>();
-  OpenLayouts layouts;
   RpcMetrics metrics;
 
   explicit ServiceState(MetricsRegistry* registry) : metrics(registry) {}

@@ -169,6 +169,17 @@ class GrpcCacheChannel final : public CacheChannel {
     return DropReply{response.incarnation(), response.blocks()};
   }
 
+  absl::StatusOr<DropReply> DropCorrupt(const NamespaceId& ns, std::span<const BlockKey> keys,
+                                        absl::Duration timeout) override {
+    v1::DropRequest request;
+    request.set_namespace_id(DigestString(ns.digest));
+    request.set_keys(EncodeKeys(keys));
+    request.set_only_corrupt(true);
+    IBID_ASSIGN_OR_RETURN(const v1::DropResponse response,
+                          Call(&v1::CacheService::Stub::Drop, request, timeout));
+    return DropReply{response.incarnation(), response.blocks()};
+  }
+
   absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) override {
     IBID_ASSIGN_OR_RETURN(const v1::GetStatsResponse response,
                           Call(&v1::CacheService::Stub::GetStats, v1::GetStatsRequest(), timeout));

@@ -183,6 +183,11 @@ class CacheChannel {
   // `ns` null: everything. `keys` empty: the whole namespace.
   virtual absl::StatusOr<DropReply> Drop(const NamespaceId* ns, std::span<const BlockKey> keys,
                                          absl::Duration timeout) = 0;
+  // Has the server read these blocks of its memory again, and drop those that do not match their
+  // checksum. At most kDropCorruptKeysMax keys.
+  virtual absl::StatusOr<DropReply> DropCorrupt(const NamespaceId& ns,
+                                                std::span<const BlockKey> keys,
+                                                absl::Duration timeout) = 0;
   virtual absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) = 0;
 };
 

@@ -53,6 +53,15 @@ TEST(BlockKey, HasTheGoldenValues) {
             "94f56619c83893bbc951c9b1373a7d065e963781fa8ed2bc68bd3ec91f34f66d");
 }
 
+// Computed by hand: SHA-256 of "ibid.foreign.v1\0", the namespace id and the bytes.
+TEST(BlockKey, TakesInTheHashesOfOtherEngines) {
+  const NamespaceId ns = MakeNamespaceId(DemoSpec());
+  EXPECT_EQ(DigestToHex(MakeForeignKey(ns, "engine-hash-1").digest),
+            "4daebbf68844d203f9cb079f37d906718e7fb7f03c3a4de54bcacdb7a35e892c");
+  EXPECT_NE(MakeForeignKey(ns, "engine-hash-2"), MakeForeignKey(ns, "engine-hash-1"));
+  EXPECT_NE(MakeForeignKey(NamespaceId{}, "engine-hash-1"), MakeForeignKey(ns, "engine-hash-1"));
+}
+
 TEST(BlockKey, LinksEachBlockToItsParent) {
   const NamespaceId ns = MakeNamespaceId(DemoSpec());
   const std::vector<ChainLink> chain = MakeChain(ns, Tokens(0, 48), 16, true);

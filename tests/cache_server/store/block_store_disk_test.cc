@@ -1,6 +1,7 @@
 // The disk tier when all goes well: write-through, demotion, promotion, recovery, budget.
 #include <fstream>
 
+#include "cache_server/disk_directory.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
@@ -116,6 +117,20 @@ TEST_F(DiskTest, ADropDuringRecoveryIsForGood) {
   EXPECT_EQ(Disk().blocks, 0u);
   EXPECT_EQ(Disk().used_bytes, 0u);
   Reopen();
+  EXPECT_EQ(Matched(ChainOf(ns_, 1, 3000)), 0u);
+}
+
+TEST_F(DiskTest, ADropDuringRecoveryHoldsThoughTheStoreIsClosedAtOnce) {
+  OpenStore(WithDisk(4096, 16384, 1024));
+  PublishChain(ChainOf(ns_, 1, 3000));
+  ASSERT_TRUE(Flush());
+  store_.reset();
+  OpenStore(options_);
+  store_->Drop(ns_, {});
+  ASSERT_TRUE(Flush()) << "which waits for the end of the recovery";
+  EXPECT_FALSE(store_->stats().is_recovering);
+  Reopen();
+  EXPECT_EQ(Disk().blocks, 0u);
   EXPECT_EQ(Matched(ChainOf(ns_, 1, 3000)), 0u);
 }
 
@@ -349,6 +364,75 @@ TEST_F(DiskTest, ANamespaceKeepsItsLayoutAcrossARestart) {
   auto store = *BlockStore::Open(options_);
   EXPECT_TRUE(absl::IsFailedPrecondition(store->OpenNamespace(ns_, LayoutOfPages(2)).status()));
   EXPECT_TRUE(store->OpenNamespace(ns_, layout_).ok());
+}
+
+// A namespace that gave way to others and came back has another number; its old record may still
+// be there.
+TEST_F(DiskTest, ANamespaceThatWasClosedAndOpenedAgainKeepsItsNewBlocks) {
+  BlockStoreOptions options = WithDisk(64, 256, 16);
+  options.namespaces_max = 2;
+  OpenStore(options);
+  PublishChain(ChainOf(ns_, 1, 1));  // so that this one stays open
+  const NamespaceId a = NamespaceOf("a");
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(store_->OpenNamespace(a, layout_).ok()) << round;
+    const auto old_chain = ChainOf(a, 1, 4);
+    PublishAll(*store_, session_, a, old_chain);
+    ASSERT_TRUE(Flush());
+    EXPECT_EQ(store_->Drop(a, {}), 4u);
+    ASSERT_TRUE(store_->OpenNamespace(NamespaceOf("b"), layout_).ok())
+        << "a is empty: it gives way";
+    EXPECT_TRUE(absl::IsFailedPrecondition(store_->LayoutOf(a).status()));
+    ASSERT_TRUE(store_->OpenNamespace(a, layout_).ok()) << "b is empty";
+    const auto chain = ChainOf(a, 2, 5);
+    PublishAll(*store_, session_, a, chain);
+    Reopen();
+    EXPECT_EQ(MatchedCount(*store_, a, KeysOf(chain)), 5u) << round;
+    EXPECT_EQ(MatchedCount(*store_, a, KeysOf(old_chain)), 0u) << round;
+    EXPECT_EQ(store_->Drop(a, {}), 5u);
+  }
+}
+
+// Of two records of one namespace the newer counts; a number that stood in the directory is not
+// given to another.
+TEST_F(DiskTest, AnOldRecordOfANamespaceIsVoid) {
+  OpenStore(WithDisk(64, 256, 16));
+  const auto chain = ChainOf(ns_, 1, 3);
+  PublishChain(chain);
+  store_.reset();
+  {
+    const auto directory = *DiskDirectory::Open(options_.disk_directory + "/directory", 16 * 4096);
+    const std::vector<DiskNamespace> stored = *directory->Namespaces();
+    ASSERT_EQ(stored.size(), 1u);
+    DiskDirectory::Change change;
+    change.put_namespaces.push_back({stored[0].number + 7, NamespaceOf("x"), "no layout"});
+    change.put_namespaces.push_back({stored[0].number + 9, ns_, stored[0].layout});
+    DiskRecord block = *directory->Lookup(stored[0].number, chain[0].key);
+    block.ns = stored[0].number + 9;
+    change.put_blocks.push_back(block);
+    ASSERT_TRUE(directory->Apply(change, false).ok());
+  }
+  OpenStore(options_);
+  WaitForRecovery();
+  EXPECT_EQ(Matched(chain), 1u) << "what the newer record has";
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[0].key), chain[0].key));
+  ASSERT_TRUE(store_->OpenNamespace(NamespaceOf("y"), layout_).ok());
+  const NamespaceId y = NamespaceOf("y");
+  PublishAll(*store_, session_, y, ChainOf(y, 1, 2));
+  Reopen();
+  EXPECT_EQ(MatchedCount(*store_, y, KeysOf(ChainOf(y, 1, 2))), 2u);
+  EXPECT_EQ(store_->stats().namespaces, 2u);
+  EXPECT_EQ(Disk().blocks, 3u);
+}
+
+TEST_F(DiskTest, ADropIsOnDiskOnceItsRemovalsAreFlushed) {
+  OpenStore(WithDisk(64, 256, 16));
+  const auto chain = ChainOf(ns_, 1, 20);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(store_->Drop(ns_, KeysOf(chain)), 20u);
+  ASSERT_TRUE(store_->FlushRemovals(absl::Seconds(30)));
+  EXPECT_EQ(Disk().used_bytes, 0u);
 }
 
 TEST_F(DiskTest, TwoServersCannotOpenOneDirectory) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/cache_server/store/faulty_extent_io.h"
 #include "tests/cache_server/store/store_harness.h"
@@ -203,6 +204,57 @@ TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {
   faults_->writes_have_no_space = false;
   Heal();
   EXPECT_TRUE(PublishOne(ChainOf(ns_, 2, 1)[0], /*durable=*/true).ok());
+}
+
+// A directory that cannot be read: nothing is written to disk until it can, and nobody waits for
+// that longer than a scan takes.
+TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
+  OpenStore(WithDisk(4096, 16384, 1024));
+  PublishChain(ChainOf(ns_, 1, 3000));
+  store_.reset();
+  OpenStore(options_);  // moves the records from the log to a table
+  WaitForRecovery();
+  store_.reset();
+  int spoilt_count = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(options_.disk_directory + "/directory")) {
+    if (file.path().extension() != ".sst" || file.file_size() < 100'000) continue;
+    std::fstream table(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    table.seekp(static_cast<std::streamoff>(file.file_size() / 2));
+    table.write("spoilt spoilt spoilt", 20);
+    ++spoilt_count;
+  }
+  ASSERT_GT(spoilt_count, 0);
+  OpenStore(options_);
+  const auto chain = ChainOf(ns_, 2, 8);
+  EXPECT_TRUE(absl::IsUnavailable(PublishOne(chain[0], /*durable=*/true)));
+  EXPECT_TRUE(PublishOne(chain[1]).ok());
+  EXPECT_EQ(Matched(chain), 2u) << "it is in memory all the same";
+  EXPECT_TRUE(store_->stats().is_recovering);
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[1].key), chain[1].key));
+  EXPECT_TRUE(absl::IsUnavailable(PublishOne(chain[2], /*durable=*/true)));
+}
+
+// failures 33, 34: a full disk, then a restart: what was written is there, the rest is absent, and
+// the budget holds.
+TEST_F(FaultTest, AFullDiskSurvivesARestart) {
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 3);
+  PutOnDiskOnly(chain);
+  faults_->writes_have_no_space = true;
+  const auto later = ChainOf(ns_, 2, 4);
+  PublishChain(later);
+  (void)Flush();
+  EXPECT_NE(Disk().state, "ok");
+  Reopen();
+  faults_->writes_have_no_space = false;
+  EXPECT_EQ(Matched(chain), 3u);
+  EXPECT_EQ(Matched(later), 0u);
+  for (const ChainLink& link : chain) EXPECT_TRUE(HasRightBytes(*AcquireOne(link.key), link.key));
+  PublishChain(later);
+  ASSERT_TRUE(Flush());
+  Reopen();
+  EXPECT_EQ(Matched(later), 4u) << "the disk has room again";
 }
 
 }  // namespace

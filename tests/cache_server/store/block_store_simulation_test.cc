@@ -192,7 +192,8 @@ class Simulation {
     }
     Note(key, "acquired from " + std::string(ref->tier()));
     ASSERT_TRUE(model_.ever_published.contains(key))
-        << "a block that was never published, or was dropped: " << history_[key];
+        << "step " << step_
+        << ": a block that was never published, or was dropped: " << history_[key];
     ASSERT_TRUE(HasRightBytes(*ref, key));
     if (Below(4) == 0 && readers_.size() < 3) readers_.push_back({key, *std::move(ref)});
     if (Below(4) == 0 && !readers_.empty()) readers_.erase(readers_.begin());
@@ -229,7 +230,7 @@ class Simulation {
     for (size_t i = 0; i < states->size(); ++i) {
       if ((*states)[i] == OfferState::kPresent) {
         ASSERT_TRUE(model_.ever_published.contains(chain.links[i].key))
-            << history_[chain.links[i].key];
+            << "step " << step_ << ": " << history_[chain.links[i].key];
       }
     }
   }
@@ -244,19 +245,20 @@ class Simulation {
   void DropSome() {
     const Chain& chain = AnyChain();
     std::vector<BlockKey> keys;
+    std::string what = store_->stats().is_recovering ? "recovering, " : "";
     if (Below(10) == 0) {
-      store_->Drop(chain.ns, {});
+      what += "namespace dropped: " + std::to_string(store_->Drop(chain.ns, {}));
       for (const Chain& each : chains_) {
         if (each.ns != chain.ns) continue;
         for (const ChainLink& link : each.links) keys.push_back(link.key);
       }
     } else {
       keys.push_back(chain.links[Below(chain.links.size())].key);
-      store_->Drop(chain.ns, keys);
+      what += "dropped: " + std::to_string(store_->Drop(chain.ns, keys));
     }
     for (const BlockKey& key : keys) {
       model_.ever_published.erase(key);
-      Note(key, "drop");
+      Note(key, what);
       for (HeldLease& lease : leases_) std::erase(lease.keys, key);
     }
   }

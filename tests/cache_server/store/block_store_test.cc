@@ -256,6 +256,35 @@ TEST_F(BlockStoreTest, NamespacesWithoutBlocksGiveWayAtTheLimit) {
   EXPECT_TRUE(absl::IsResourceExhausted(store_->OpenNamespace(NamespaceOf("c"), layout_).status()));
 }
 
+TEST_F(BlockStoreTest, ANamespacesLayoutIsKnownWhileItIsOpen) {
+  EXPECT_EQ(*store_->LayoutOf(ns_), layout_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->LayoutOf(NamespaceOf("other")).status()));
+}
+
+// A flip in a host slot: whoever got wrong bytes has the server look, and the block goes.
+TEST_F(BlockStoreTest, ASpoiltBlockIsDroppedWhenSomebodyAsksForItToBeRead) {
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  {
+    const auto reader = AcquireOne(chain[2].key);
+    const_cast<std::byte&>(reader->payload()[100]) ^= std::byte{1};
+  }
+  const auto lease = store_->Match(session_, ns_, KeysOf(chain), {.lease = true});
+  std::vector<BlockKey> keys = KeysOf(chain);
+  keys.push_back(ChainOf(ns_, 2, 1)[0].key);
+  EXPECT_EQ(store_->DropCorrupt(ns_, keys), 1u) << "though it is leased";
+  EXPECT_EQ(store_->DropCorrupt(ns_, keys), 0u);
+  EXPECT_EQ(store_->DropCorrupt(NamespaceOf("other"), keys), 0u);
+  EXPECT_EQ(store_->stats().corrupt_blocks, 1u);
+  EXPECT_EQ(Matched(chain), 2u);
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[3].key), chain[3].key));
+  store_->ReleaseLeases(session_, {&lease->lease, 1});
+  EXPECT_EQ(store_->stats().pinned_bytes, 0u);
+  EXPECT_EQ(Host().used_bytes, 3 * 4096u) << "its room is free";
+  EXPECT_TRUE(PublishOne(chain[2]).ok());
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[2].key), chain[2].key));
+}
+
 // failures 43
 TEST_F(BlockStoreTest, HitsAndMissesAddUpToWhatWasRequested) {
   const auto chain = ChainOf(ns_, 1, 4);

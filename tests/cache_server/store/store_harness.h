@@ -3,8 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-
-#include "absl/time/clock.h"
 #include <stdlib.h>
 
 #include <cstring>
@@ -16,11 +14,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "cache_server/block_store.h"
 #include "cache_server/extent_io.h"
 #include "core/block_key.h"
 #include "core/checksum.h"
 #include "core/clock.h"
+
+// RocksDB comes without instrumentation: ThreadSanitizer cannot see what it synchronises by.
+#if defined(__SANITIZE_THREAD__)
+extern "C" inline const char* __tsan_default_suppressions() { return "race:librocksdb.so\n"; }
+#endif
 
 namespace ibid {
 

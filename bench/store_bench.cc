@@ -168,7 +168,8 @@ HostMemory TouchedMemory(size_t bytes) {
 }
 
 void PublishAll(Client& client, const NamespaceHandle& ns, const Chain& chain, bool durable) {
-  const PublishResult result = client.Publish(ns, chain.links, chain.payloads, durable);
+  const PublishResult result =
+      client.Publish(ns, chain.links, chain.payloads, {.durable = durable});
   IBID_CHECK(result.stored_count == chain.links.size())
       << result.stored_count << " stored: " << result.status;
 }

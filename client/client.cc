@@ -228,7 +228,9 @@ void ClientImpl::RegisterMetrics() {
   metrics_.published_blocks =
       counter("ibid_client_published_blocks_total", "Blocks stored by this client");
   metrics_.present_blocks =
-      counter("ibid_client_present_blocks_total", "Blocks offered that were stored or coming");
+      counter("ibid_client_present_blocks_total", "Blocks offered that were stored already");
+  metrics_.pending_blocks =
+      counter("ibid_client_pending_blocks_total", "Blocks offered that another client was storing");
   metrics_.unpublished_blocks =
       counter("ibid_client_unpublished_blocks_total", "Blocks rejected or failed");
   metrics_.published_bytes =
@@ -265,9 +267,9 @@ FetchResult Client::Fetch(const PrefixMatch& match, uint32_t first,
 }
 
 PublishResult Client::Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                              std::span<const ByteView> payloads, bool durable,
-                              absl::Duration timeout) {
-  return impl_->Publish(ns, links, payloads, durable, timeout);
+                              std::span<const ByteView> payloads,
+                              const PublishCallOptions& options) {
+  return impl_->Publish(ns, links, payloads, options);
 }
 
 absl::StatusOr<uint64_t> Client::Drop(const NamespaceId* ns, std::span<const BlockKey> keys) {

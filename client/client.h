@@ -74,7 +74,8 @@ class PrefixMatch {
 
 enum class BlockResult : uint8_t {
   kOk,        // fetched, or stored
-  kPresent,   // publish: was stored already, or another client is storing it
+  kPresent,   // publish: was stored already
+  kPending,   // publish: another client is storing it; nobody knows yet whether it will
   kMiss,      // fetch: not there (any more), or the server did not answer in time
   kCorrupt,   // fetch: the checksum did not match; the destination holds rubbish
   kRejected,  // publish: a limit of the server
@@ -90,7 +91,7 @@ struct FetchResult {
 
 struct PublishResult {
   std::vector<BlockResult> blocks;  // one a block
-  uint32_t stored_count = 0, present_count = 0;
+  uint32_t stored_count = 0, present_count = 0, pending_count = 0;
   absl::Status status;
   // Every block is in the store now.
   bool is_complete() const { return stored_count + present_count == blocks.size(); }
@@ -100,6 +101,13 @@ struct MatchCallOptions {
   bool lease = true;
   absl::Duration timeout = absl::InfiniteDuration();  // the smaller of this and match_timeout
   absl::Duration wait_pending = absl::ZeroDuration();
+};
+
+struct PublishCallOptions {
+  bool durable = false;  // a block counts as stored once it is on disk; one that was present
+                         // already may be in memory only
+  absl::Duration wait_pending = absl::ZeroDuration();  // for blocks that others are storing
+  absl::Duration timeout = absl::InfiniteDuration();   // the smaller of this and publish_timeout
 };
 
 // What Probe found: the numbers of a PrefixMatch, without the right to anything.
@@ -165,11 +173,9 @@ class Client {
                     absl::Duration timeout = absl::InfiniteDuration());
 
   // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of
-  // links[i]. With `durable`, a block counts as stored once it is on disk; one that was present
-  // already may be in memory only.
+  // links[i].
   PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                        std::span<const ByteView> payloads, bool durable = false,
-                        absl::Duration timeout = absl::InfiniteDuration());
+                        std::span<const ByteView> payloads, const PublishCallOptions& options = {});
 
   // Leaves all tiers of all servers; empty `keys`: the whole namespace; ns null: everything.
   // Returns the number of dropped blocks. Errors: Unavailable with the servers that did not (the

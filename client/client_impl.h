@@ -52,7 +52,7 @@ class ClientImpl {
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
                     absl::Duration timeout);
   PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                        std::span<const ByteView> payloads, bool durable, absl::Duration timeout);
+                        std::span<const ByteView> payloads, const PublishCallOptions& options);
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
   std::vector<ServerStats> Stats();
   bool is_any_reachable() const;
@@ -67,7 +67,8 @@ class ClientImpl {
                         *fetched_blocks = nullptr, *missed_blocks = nullptr,
                         *corrupt_blocks = nullptr, *fetched_bytes = nullptr,
                         *published_blocks = nullptr, *present_blocks = nullptr,
-                        *unpublished_blocks = nullptr, *published_bytes = nullptr;
+                        *pending_blocks = nullptr, *unpublished_blocks = nullptr,
+                        *published_bytes = nullptr;
   };
 
   absl::Time DeadlineIn(absl::Duration timeout, absl::Duration limit) const {
@@ -82,11 +83,16 @@ class ClientImpl {
   // In fetch.cc.
   void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part,
                        FetchResult* result);
+  void ReportCorrupt(const NamespaceHandle& ns, absl::Time deadline, const FetchPart& part,
+                     const FetchResult& result);
   // In publish.cc.
   std::vector<PublishPart> SplitForPublish(std::span<const ChainLink> links, PublishResult* result);
   void PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                       std::span<const ByteView> payloads, bool durable, absl::Time deadline,
-                       PublishPart* part, PublishResult* result);
+                       std::span<const ByteView> payloads, const PublishCallOptions& options,
+                       absl::Time deadline, PublishPart* part, PublishResult* result);
+  void WaitForOthers(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                     absl::Time deadline, absl::Duration wait, const PublishPart& part,
+                     PublishResult* result);
 
   const ClientOptions options_;
   const SteadyClock clock_;

@@ -6,6 +6,7 @@
 #include "client/fan_out.h"
 #include "core/check.h"
 #include "core/log.h"
+#include "transport/limits.h"
 
 namespace ibid {
 
@@ -48,6 +49,30 @@ void ClientImpl::FetchFromServer(const NamespaceHandle& ns, absl::Time deadline,
       });
 }
 
+// A flip in the server's memory would be sent to everybody who asks: the server looks for itself
+// what is wrong, and drops it. Best effort.
+void ClientImpl::ReportCorrupt(const NamespaceHandle& ns, absl::Time deadline,
+                               const FetchPart& part, const FetchResult& result) {
+  std::vector<BlockKey> keys;
+  for (size_t i = 0; i < part.keys.size() && keys.size() < kDropCorruptKeysMax; ++i) {
+    if (result.blocks[part.indices[i]] == BlockResult::kCorrupt) keys.push_back(part.keys[i]);
+  }
+  if (keys.empty()) return;
+  const ServerLink& link = *links_[part.lease->server];
+  const absl::Status status = links_[part.lease->server]->CallOnce(
+      CallKind::kDrop, deadline, [&](const LinkCall& call) -> absl::Status {
+        const auto reply = call.channel->DropCorrupt(ns.id, keys, call.timeout);
+        IBID_RETURN_IF_ERROR(reply.status());
+        IBID_LOG_EVERY(kLogPeriodSeconds, warn, "fetch: {} dropped {} of {} corrupt blocks",
+                       link.address(), reply->blocks, keys.size());
+        return absl::OkStatus();
+      });
+  if (!status.ok()) {
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "fetch: {} was not told of {} corrupt blocks: {}",
+                   link.address(), keys.size(), status.ToString());
+  }
+}
+
 FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first,
                               std::span<const MutableByteView> into, absl::Duration timeout) {
   IBID_CHECK(size_t{first} + into.size() <= match.blocks_count())
@@ -74,6 +99,7 @@ FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first,
   for (FetchPart& part : parts) {
     calls.push_back([this, &state, deadline, part = &part, &result] {
       FetchFromServer(state.ns, deadline, part, &result);
+      ReportCorrupt(state.ns, deadline, *part, result);
     });
   }
   FanOut(executor_, calls);

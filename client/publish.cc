@@ -8,6 +8,25 @@
 #include "core/log.h"
 
 namespace ibid {
+namespace {
+
+BlockResult ResultOf(BlockOutcome outcome) {
+  switch (outcome) {
+    case BlockOutcome::kOk:
+      return BlockResult::kOk;
+    case BlockOutcome::kPresent:
+      return BlockResult::kPresent;
+    case BlockOutcome::kPending:
+      return BlockResult::kPending;
+    case BlockOutcome::kRejected:
+    case BlockOutcome::kInvalid:
+      return BlockResult::kRejected;
+    default:
+      return BlockResult::kFailed;
+  }
+}
+
+}  // namespace
 
 // The blocks of one server.
 struct ClientImpl::PublishPart {
@@ -40,8 +59,9 @@ std::vector<ClientImpl::PublishPart> ClientImpl::SplitForPublish(std::span<const
 }
 
 void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                                 std::span<const ByteView> payloads, bool durable,
-                                 absl::Time deadline, PublishPart* part, PublishResult* result) {
+                                 std::span<const ByteView> payloads,
+                                 const PublishCallOptions& options, absl::Time deadline,
+                                 PublishPart* part, PublishResult* result) {
   ServerLink& link = *links_[part->server];
   std::vector<BlockKey> keys;
   for (uint32_t index : part->indices) keys.push_back(links[index].key);
@@ -56,12 +76,11 @@ void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const Chai
           return absl::InternalError(link.address() + ": an offer's answer is short");
         for (size_t i = 0; i < keys.size(); ++i) {
           const BlockOutcome outcome = reply->outcomes[i];
-          if (outcome == BlockOutcome::kWanted) wanted.push_back(part->indices[i]);
-          if (outcome == BlockOutcome::kPresent || outcome == BlockOutcome::kPending) {
-            result->blocks[part->indices[i]] = BlockResult::kPresent;
+          if (outcome == BlockOutcome::kWanted) {
+            wanted.push_back(part->indices[i]);
+          } else {
+            result->blocks[part->indices[i]] = ResultOf(outcome);
           }
-          if (outcome == BlockOutcome::kRejected)
-            result->blocks[part->indices[i]] = BlockResult::kRejected;
         }
         return absl::OkStatus();
       });
@@ -81,25 +100,13 @@ void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const Chai
         const auto on_result = [&](const PublishBlockResult& answer) {
           if (answer.index >= sent.size()) return;
           BlockResult& block = result->blocks[sent[answer.index]];
-          switch (answer.outcome) {
-            case BlockOutcome::kOk:
-              block = BlockResult::kOk;
-              return;
-            case BlockOutcome::kPresent:
-            case BlockOutcome::kPending:
-              block = BlockResult::kPresent;
-              return;
-            case BlockOutcome::kRejected:
-            case BlockOutcome::kInvalid:
-              block = BlockResult::kRejected;
-              break;
-            default:
-              break;
+          block = ResultOf(answer.outcome);
+          if (block == BlockResult::kRejected || block == BlockResult::kFailed) {
+            refused.Update(
+                absl::ResourceExhaustedError(absl::StrCat(link.address(), ": ", answer.detail)));
           }
-          refused.Update(
-              absl::ResourceExhaustedError(absl::StrCat(link.address(), ": ", answer.detail)));
         };
-        const PublishCall publish = {call.session->session_id(), ns.id, durable};
+        const PublishCall publish = {call.session->session_id(), ns.id, options.durable};
         const absl::StatusOr<uint64_t> incarnation =
             call.channel->Publish(publish, blocks, call.timeout, on_result);
         IBID_RETURN_IF_ERROR(incarnation.status());
@@ -108,9 +115,36 @@ void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const Chai
   part->status.Update(refused);
 }
 
+// Which of the part's pending blocks their writers have stored before `wait` is over.
+void ClientImpl::WaitForOthers(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                               absl::Time deadline, absl::Duration wait, const PublishPart& part,
+                               PublishResult* result) {
+  std::vector<uint32_t> pending;
+  std::vector<BlockKey> keys;
+  for (const uint32_t index : part.indices) {
+    if (result->blocks[index] != BlockResult::kPending) continue;
+    pending.push_back(index);
+    keys.push_back(links[index].key);
+  }
+  if (pending.empty() || wait <= absl::ZeroDuration()) return;
+  (void)links_[part.server]->Call(
+      CallKind::kMatch, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
+        MatchCall match;
+        match.ns = ns.id;
+        match.wait_pending = std::min(wait, call.timeout);
+        const absl::StatusOr<MatchReply> reply = call.channel->Match(match, keys, call.timeout);
+        IBID_RETURN_IF_ERROR(reply.status());
+        const size_t stored_count = std::min<size_t>(reply->matched_count, pending.size());
+        for (size_t i = 0; i < stored_count; ++i) {
+          result->blocks[pending[i]] = BlockResult::kPresent;
+        }
+        return absl::OkStatus();
+      });
+}
+
 PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                                  std::span<const ByteView> payloads, bool durable,
-                                  absl::Duration timeout) {
+                                  std::span<const ByteView> payloads,
+                                  const PublishCallOptions& options) {
   IBID_CHECK(links.size() == payloads.size());
   for (ByteView payload : payloads) {
     IBID_CHECK(payload.size() == ns.layout.PayloadBytes())
@@ -118,12 +152,13 @@ PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const Cha
   }
   PublishResult result;
   result.blocks.assign(links.size(), BlockResult::kFailed);
-  const absl::Time deadline = DeadlineIn(timeout, options_.publish_timeout);
+  const absl::Time deadline = DeadlineIn(options.timeout, options_.publish_timeout);
   std::vector<PublishPart> parts = SplitForPublish(links, &result);
   std::vector<std::function<void()>> calls;
   for (PublishPart& part : parts) {
     calls.push_back([&, part = &part] {
-      PublishToServer(ns, links, payloads, durable, deadline, part, &result);
+      PublishToServer(ns, links, payloads, options, deadline, part, &result);
+      WaitForOthers(ns, links, deadline, options.wait_pending, *part, &result);
     });
   }
   FanOut(executor_, calls);
@@ -134,13 +169,15 @@ PublishResult ClientImpl::Publish(const NamespaceHandle& ns, std::span<const Cha
   };
   result.stored_count = count(BlockResult::kOk);
   result.present_count = count(BlockResult::kPresent);
+  result.pending_count = count(BlockResult::kPending);
   if (!result.status.ok())
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "publish: {}", result.status.ToString());
   if (metrics_.published_blocks != nullptr) {
     metrics_.published_blocks->Increment(result.stored_count);
     metrics_.present_blocks->Increment(result.present_count);
+    metrics_.pending_blocks->Increment(result.pending_count);
     metrics_.unpublished_blocks->Increment(static_cast<double>(links.size()) - result.stored_count -
-                                           result.present_count);
+                                           result.present_count - result.pending_count);
     metrics_.published_bytes->Increment(static_cast<double>(result.stored_count) *
                                         static_cast<double>(ns.layout.PayloadBytes()));
   }

@@ -205,6 +205,37 @@ TEST(ClientFaultTest, AFlippedBitIsACorruptBlock) {
   EXPECT_GE(corrupt_count, 4) << "few flips hit the framing instead";
 }
 
+// One flipped bit in a server's memory: a miss for the one who meets it, and then nobody is sent
+// the block any more.
+TEST(ClientFaultTest, AFlipInTheServersMemoryIsDroppedThere) {
+  Cluster cluster(1);
+  const auto client = Cluster::Connect(cluster.Options());
+  const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
+  const auto chain = TestChain(ns.id, 8);
+  ASSERT_TRUE(PublishChain(client.get(), ns, chain).is_complete());
+  cluster.server(0).store().Acquire(ns.id, chain[5].key, [](absl::StatusOr<BlockRef> block) {
+    ASSERT_TRUE(block.ok());
+    const_cast<std::byte&>(block->payload()[12'345]) ^= std::byte{0x10};
+  });
+  {
+    const PrefixMatch match = client->Match(ns, chain);
+    ASSERT_EQ(match.blocks_count(), 8u);
+    Destinations into(ns, 8);
+    const FetchResult fetched = client->Fetch(match, 0, into.views());
+    EXPECT_EQ(fetched.leading_ok, 5u);
+    EXPECT_EQ(fetched.blocks[5], BlockResult::kCorrupt);
+    EXPECT_EQ(fetched.blocks[6], BlockResult::kOk);
+    EXPECT_EQ(cluster.server(0).store().stats().corrupt_blocks, 1u);
+    EXPECT_EQ(client->Match(ns, chain).blocks_count(), 5u);
+  }
+  const PublishResult again = PublishChain(client.get(), ns, chain);
+  EXPECT_EQ(again.stored_count, 1u);
+  EXPECT_TRUE(again.is_complete());
+  Destinations into(ns, 8);
+  EXPECT_EQ(client->Fetch(client->Match(ns, chain), 0, into.views()).leading_ok, 8u);
+  EXPECT_TRUE(into.Holds(5, chain[5].key));
+}
+
 TEST(ClientFaultTest, ACutConnectionLeavesWholeBlocksAndMisses) {
   Cluster cluster(1);
   const auto client = Cluster::Connect(cluster.Options());

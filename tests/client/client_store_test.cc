@@ -1,7 +1,10 @@
 // Client against real servers that behave.
 #include <set>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "tests/client/cluster.h"
+#include "transport/cache_channel.h"
 
 namespace ibid {
 namespace {
@@ -74,6 +77,60 @@ TEST_P(ClientStoreTest, PublishingAgainSendsNothing) {
   EXPECT_TRUE(again.is_complete());
   EXPECT_EQ(again.present_count, 12u);
   EXPECT_EQ(Sum(&BlockStoreStats::published_blocks), 12u);
+}
+
+// Nobody knows yet what comes of a block that another client is storing.
+TEST_P(ClientStoreTest, ABlockThatAnotherStoresIsPendingUntilItIsThere) {
+  const auto chain = TestChain(ns_.id, 4);
+  // The other: it offers block 2 at every server, so also where that belongs.
+  std::vector<std::unique_ptr<CacheChannel>> channels;
+  std::vector<std::unique_ptr<CacheSession>> sessions;
+  for (size_t i = 0; i < cluster_.size(); ++i) {
+    channels.push_back(*CacheChannel::Create(cluster_.server(i).address(), {}));
+    sessions.push_back(*channels[i]->OpenSession("other", absl::Seconds(5), [](absl::Status) {}));
+    ASSERT_TRUE(channels[i]
+                    ->Offer(sessions[i]->session_id(), ns_.id, {&chain[2].key, 1}, absl::Seconds(5))
+                    .ok());
+  }
+  const PublishResult first = PublishChain(client_.get(), ns_, chain);
+  EXPECT_EQ(first.blocks[2], BlockResult::kPending);
+  EXPECT_EQ(first.stored_count, 3u);
+  EXPECT_EQ(first.pending_count, 1u);
+  EXPECT_FALSE(first.is_complete());
+
+  const PublishResult in_vain =
+      PublishChain(client_.get(), ns_, chain, {.wait_pending = absl::Milliseconds(30)});
+  EXPECT_EQ(in_vain.pending_count, 1u);
+
+  std::thread other([&] {
+    absl::SleepFor(absl::Milliseconds(30));
+    const std::vector<std::byte> payload = TestPayload(chain[2].key, ns_.layout.PayloadBytes());
+    for (size_t i = 0; i < channels.size(); ++i) {
+      const PublishBlock block{chain[2], payload, std::nullopt, nullptr};
+      EXPECT_TRUE(channels[i]
+                      ->Publish({sessions[i]->session_id(), ns_.id, false}, {&block, 1},
+                                absl::Seconds(5), [](const PublishBlockResult&) {})
+                      .ok());
+    }
+  });
+  const PublishResult waited =
+      PublishChain(client_.get(), ns_, chain, {.wait_pending = absl::Seconds(5)});
+  other.join();
+  EXPECT_TRUE(waited.is_complete()) << waited.pending_count;
+  EXPECT_EQ(waited.present_count, 4u);
+
+  // One that dies leaves the block to the next.
+  const auto second = TestChain(ns_.id, 1, 50'000);
+  for (size_t i = 0; i < channels.size(); ++i) {
+    ASSERT_TRUE(
+        channels[i]
+            ->Offer(sessions[i]->session_id(), ns_.id, {&second[0].key, 1}, absl::Seconds(5))
+            .ok());
+  }
+  EXPECT_EQ(PublishChain(client_.get(), ns_, second).pending_count, 1u);
+  sessions.clear();
+  EXPECT_TRUE(Eventually(absl::Seconds(10),
+                         [&] { return PublishChain(client_.get(), ns_, second).is_complete(); }));
 }
 
 TEST_P(ClientStoreTest, AMatchEndsAtTheFirstBlockThatIsNotStored) {
@@ -241,7 +298,10 @@ TEST_P(ClientStoreTest, ManyThreadsShareAClient) {
     threads.emplace_back([&, t] {
       for (uint32_t round = 0; round < 10; ++round) {
         const auto chain = TestChain(ns_.id, 12, (t % 4) * 10'000 + round * 1'000);
-        if (!PublishChain(client_.get(), ns_, chain).is_complete()) ++failures_count;
+        const PublishResult published = PublishChain(client_.get(), ns_, chain);
+        // Another thread may be storing the same blocks.
+        if (published.stored_count + published.present_count + published.pending_count != 12)
+          ++failures_count;
         const PrefixMatch match = client_->Match(ns_, chain);
         Destinations into(ns_, match.blocks_count());
         if (client_->Fetch(match, 0, into.views()).leading_ok != match.blocks_count())

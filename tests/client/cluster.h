@@ -114,11 +114,13 @@ class Cluster {
 };
 
 inline PublishResult PublishChain(Client* client, const NamespaceHandle& ns,
-                                  std::span<const ChainLink> links) {
+                                  std::span<const ChainLink> links,
+                                  const PublishCallOptions& options = {}) {
   std::vector<std::vector<std::byte>> payloads;
   for (const ChainLink& link : links)
     payloads.push_back(TestPayload(link.key, ns.layout.PayloadBytes()));
-  return client->Publish(ns, links, std::vector<ByteView>(payloads.begin(), payloads.end()));
+  return client->Publish(ns, links, std::vector<ByteView>(payloads.begin(), payloads.end()),
+                         options);
 }
 
 inline constexpr std::byte kUntouched{0xA5};

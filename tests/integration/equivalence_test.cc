@@ -262,6 +262,57 @@ TEST_P(EquivalenceTest, DecodeWithoutWhatPrefillPublishedComputesIt) {
   EXPECT_EQ(decode.Run(request).tokens, other);
 }
 
+// Failure 3: a block that somebody else is still storing is not stored; if he dies, it never is.
+TEST_P(EquivalenceTest, APrefillDoesNotCountOnBlocksThatAnotherIsStoring) {
+  StoreRig store;
+  WorkerSetup setup = Setup({store.address()});
+  setup.engine.store.wait_pending = absl::Milliseconds(50);
+  Worker prefill(setup);
+  GenerateRequest request = RequestFor(50, 3, 20);
+  const std::vector<uint32_t> expected = Expected(request);
+  request.kind = RequestKind::kPrefill;
+  request.ignores_worker_cache = true;
+  const std::vector<BlockKey> chain = prefill.Run(request).finish.chain;
+  ASSERT_EQ(chain.size(), 4u);
+  prefill.AwaitRest();
+
+  BlockStore& blocks = store.server().store();
+  const NamespaceId ns = MakeNamespaceId(prefill.engine().SpecFor(""));
+  ASSERT_EQ(blocks.Drop(ns, chain), 4u);
+  const SessionId other = *blocks.OpenSession("another worker");
+  EXPECT_THAT(*blocks.Offer(other, ns, {&chain[1], 1}), testing::ElementsAre(OfferState::kWanted));
+  Outcome outcome = prefill.Run(request);
+  EXPECT_EQ(outcome.tokens[0], expected[0]);
+  EXPECT_FALSE(outcome.finish.is_published);
+
+  blocks.EndSession(other);
+  outcome = prefill.Run(request);
+  EXPECT_TRUE(outcome.finish.is_published);
+  EXPECT_EQ(blocks.Match({}, ns, chain, {})->matched_count, 4u);
+}
+
+// Beyond the limit of namespaces a request does without the store, and nothing else changes.
+TEST_P(EquivalenceTest, MoreSaltsThanTheLimit) {
+  StoreRig store;
+  WorkerSetup setup = Setup({store.address()});
+  setup.engine.store.salts_max = 2;
+  Worker first(setup), second(setup);
+  GenerateRequest request = RequestFor(40, 5);
+  const std::vector<uint32_t> expected = Expected(request);
+  for (int round = 0; round < 2; ++round) {
+    for (const std::string salt : {"a", "b", "c", "d"}) {
+      request.salt = salt;
+      request.ignores_worker_cache = true;
+      EXPECT_EQ(first.Run(request).tokens, expected) << salt;
+      first.AwaitRest();
+      const Outcome outcome = second.Run(request);
+      EXPECT_EQ(outcome.tokens, expected) << salt;
+      EXPECT_EQ(outcome.finish.usage.fetched_tokens, salt <= "b" ? 39u : 0u) << salt;
+      second.AwaitRest();
+    }
+  }
+}
+
 // A server that was never there; failures 16, 20: no request waits for it longer than the named
 // time.
 TEST_P(EquivalenceTest, AStoreThatIsAwayCostsTokensNothing) {

@@ -80,7 +80,7 @@ void Connector::Run(MatchJob& job) {
   if (!ns.ok()) return;
   MatchCallOptions call;
   call.timeout = options_.match_timeout;
-  if (job.waits_for_pending) call.wait_pending = options_.decode_wait_pending;
+  if (job.waits_for_pending) call.wait_pending = options_.wait_pending;
   job.match = client_->Match(*ns, job.links, call);
 }
 
@@ -106,16 +106,19 @@ void Connector::Run(PublishJob& job) {
     links.push_back(page.link());
     payloads.push_back(page.payload());
   }
-  PublishResult result =
-      client_->Publish(*ns, links, payloads, /*durable=*/false, options_.publish_timeout);
+  PublishCallOptions call;
+  call.timeout = options_.publish_timeout;
+  // Someone is told whether all of the chain is there: others may be storing parts of it now.
+  if (job.is_last_of_prefill) call.wait_pending = options_.wait_pending;
+  PublishResult result = client_->Publish(*ns, links, payloads, call);
   IBID_CHECK(result.blocks.size() == job.pages.size());
   job.is_complete = result.is_complete();
   job.stored_count = result.stored_count;
   job.results = std::move(result.blocks);
   if (!result.status.ok()) {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "published {} of {} blocks: {}",
-                   result.stored_count + result.present_count, job.pages.size(),
-                   result.status.ToString());
+                   result.stored_count + result.present_count + result.pending_count,
+                   job.pages.size(), result.status.ToString());
   }
 }
 

@@ -30,8 +30,8 @@ struct ConnectorOptions {
   absl::Duration match_timeout = absl::Milliseconds(500);
   absl::Duration fetch_timeout = absl::Seconds(5);
   absl::Duration publish_timeout = absl::Seconds(10);
-  absl::Duration decode_wait_pending =
-      absl::Milliseconds(200);         // for blocks that a prefill worker is still publishing
+  // For blocks that another worker is publishing: a decode at its match, a prefill at its end.
+  absl::Duration wait_pending = absl::Milliseconds(200);
   uint32_t read_threads_count = 4;     // matches and fetches at a time
   uint32_t read_queue_max = 1'024;     // jobs
   uint32_t publish_queue_max = 1'024;  // jobs

@@ -114,22 +114,23 @@ void EngineLoop::TryLastPublish(Sequence& sequence) {
 void EngineLoop::OnDone(std::shared_ptr<PublishJob> job) {
   counts_.publishing_blocks -= job->pages.size();
   counts_.published_blocks += job->stored_count;
-  std::optional<uint32_t> first_refused;
+  std::optional<uint32_t> first_missing;
   for (size_t i = 0; i < job->pages.size(); ++i) {
     const BlockResult result = i < job->results.size() ? job->results[i] : BlockResult::kFailed;
     if (result == BlockResult::kOk || result == BlockResult::kPresent) {
       pool_->MarkPublished(job->pages[i]);
-    } else {
-      ++counts_.unpublished_blocks;
-      if (!first_refused.has_value()) first_refused = job->pages[i].link().position;
+      continue;
     }
+    // What is pending is offered again too: its writer may die.
+    if (result != BlockResult::kPending) ++counts_.unpublished_blocks;
+    if (!first_missing.has_value()) first_missing = job->pages[i].link().position;
   }
   const auto it = sequences_.find(job->request);
   if (it == sequences_.end()) return;
   Sequence& sequence = *it->second;
   --sequence.publishes_in_flight;
-  if (first_refused.has_value()) {
-    sequence.offered_blocks = std::min<size_t>(sequence.offered_blocks, *first_refused);
+  if (first_missing.has_value()) {
+    sequence.offered_blocks = std::min<size_t>(sequence.offered_blocks, *first_missing);
   }
   if (sequence.phase != SequencePhase::kPublishing) return;
   if (job->is_last_of_prefill) {

@@ -66,8 +66,7 @@ bool EngineLoop::StartMatch(Sequence& sequence) {
   if (job->links.empty() || !connector_->Match(job)) return false;
   const ConnectorOptions& limits = connector_->options();
   const absl::Duration wait =
-      limits.match_timeout +
-      (job->waits_for_pending ? limits.decode_wait_pending : absl::ZeroDuration());
+      limits.match_timeout + (job->waits_for_pending ? limits.wait_pending : absl::ZeroDuration());
   sequence.store_job = std::move(job);
   sequence.store_wait_since = clock_.Now();
   sequence.store_deadline = sequence.store_wait_since + std::min(wait, limits.fetch_timeout);

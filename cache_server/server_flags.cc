@@ -43,6 +43,15 @@ ABSL_FLAG(std::string, port_file, "",
 
 namespace ibid {
 
+CommandLineSpec ServerCommandLine() {
+  return {"ibid-server", IBID_VERSION,
+          "ibid-server: a distributed, tiered store for the attention KV cache of large language "
+          "models; one cache server.\n\n"
+          "  ibid-server --listen=0.0.0.0:7070 --host_bytes_max=64GiB --disk_dir=/var/lib/ibid "
+          "--disk_bytes_max=1TiB\n",
+          FlagsDefinedIn(__FILE__)};
+}
+
 ServerOptions ServerOptionsFromFlags() {
   ServerOptions options;
   options.listen = absl::GetFlag(FLAGS_listen);

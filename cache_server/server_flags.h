@@ -2,10 +2,13 @@
 #pragma once
 
 #include "cache_server/server_options.h"
+#include "core/command_line.h"
 
 namespace ibid {
 
-// The options that the flags hold. REQUIRES: they were parsed (command_line.h).
+CommandLineSpec ServerCommandLine();
+
+// The options that the flags hold, not yet validated.
 ServerOptions ServerOptionsFromFlags();
 
 }  // namespace ibid

@@ -1,17 +1,7 @@
-// The flags of ibid-worker, and a reader of command lines whose errors are one line each.
-#include <fstream>
-#include <map>
-#include <utility>
+// The flags of ibid-worker.
+#include "worker/worker_flags.h"
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
-#include "core/check.h"
-#include "worker/worker_options.h"
 
 ABSL_FLAG(std::string, model, "",
           "folder of a Hugging Face model: config.json, *.safetensors, tokenizer.json");
@@ -53,104 +43,16 @@ ABSL_FLAG(std::string, store_tls_key, "", "its PEM key");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn, error, off");
 
 namespace ibid {
-namespace {
 
-constexpr int kFlagFilesDepthMax = 4;
-
-absl::Status Usage(absl::string_view problem) {
-  return absl::InvalidArgumentError(absl::StrCat(problem, " (--help lists the flags)"));
+CommandLineSpec WorkerCommandLine() {
+  return {"ibid-worker", IBID_VERSION,
+          "ibid-worker: serves a language model, and keeps its KV cache in a store of cache "
+          "servers.\n\n"
+          "  ibid-worker --model=models/demo --servers=10.0.0.1:7070,10.0.0.2:7070\n",
+          FlagsDefinedIn(__FILE__)};
 }
 
-bool IsOurs(const absl::CommandLineFlag& flag) {
-  return absl::EndsWith(flag.Filename(), "worker/worker_flags.cc");
-}
-
-absl::CommandLineFlag* Find(absl::string_view name) {
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  return flag != nullptr && IsOurs(*flag) ? flag : nullptr;
-}
-
-std::string HelpText() {
-  std::string text =
-      "ibid-worker: serves a language model, and keeps its KV cache in a store of cache servers.\n";
-  std::map<std::string, std::string> lines;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (!IsOurs(*flag)) continue;
-    lines[std::string(name)] =
-        absl::StrFormat("  --%s=%s\n      %s\n", name, flag->DefaultValue(), flag->Help());
-  }
-  for (const auto& [name, line] : lines) absl::StrAppend(&text, line);
-  return text + "  --flagfile=FILE\n      further flags, one a line\n  --version\n";
-}
-
-// Sets flags from one list of arguments after another.
-class FlagReader {
- public:
-  absl::Status Read(const std::vector<std::string>& arguments, int depth = 0) {
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      absl::string_view argument = arguments[i];
-      if (!absl::ConsumePrefix(&argument, "--") && !absl::ConsumePrefix(&argument, "-")) {
-        return Usage(absl::StrCat("unexpected argument '", argument, "': flags start with --"));
-      }
-      const size_t equals = argument.find('=');
-      const absl::string_view name = argument.substr(0, equals);
-      if (equals != absl::string_view::npos) {
-        IBID_RETURN_IF_ERROR(Set(name, argument.substr(equals + 1), depth));
-        continue;
-      }
-      if (name == "help" || name == "version") {
-        asked_for_ = std::string(name);
-        continue;
-      }
-      const auto is_switch = [](absl::CommandLineFlag* flag) {
-        return flag != nullptr && flag->IsOfType<bool>();
-      };
-      if (is_switch(Find(name))) {
-        IBID_RETURN_IF_ERROR(Set(name, "true", depth));
-      } else if (absl::StartsWith(name, "no") && is_switch(Find(name.substr(2)))) {
-        IBID_RETURN_IF_ERROR(Set(name.substr(2), "false", depth));
-      } else if (i + 1 < arguments.size()) {
-        IBID_RETURN_IF_ERROR(Set(name, arguments[++i], depth));
-      } else {
-        return Find(name) == nullptr
-                   ? Usage(absl::StrCat("unknown flag --", name))
-                   : Usage(absl::StrCat("--", name, " has no value: use --", name, "=..."));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  const std::string& asked_for() const { return asked_for_; }
-
- private:
-  absl::Status Set(absl::string_view name, absl::string_view value, int depth) {
-    if (name == "flagfile") return ReadFile(std::string(value), depth + 1);
-    absl::CommandLineFlag* flag = Find(name);
-    if (flag == nullptr) return Usage(absl::StrCat("unknown flag --", name));
-    std::string error;
-    if (flag->ParseFrom(value, &error)) return absl::OkStatus();
-    return Usage(absl::StrCat("--", name, "=", value,
-                              ": not a value of this flag, whose default is ",
-                              flag->DefaultValue().empty() ? "empty" : flag->DefaultValue()));
-  }
-
-  absl::Status ReadFile(const std::string& path, int depth) {
-    if (depth > kFlagFilesDepthMax)
-      return Usage(absl::StrCat("--flagfile=", path, ": too many files inside of files"));
-    std::ifstream file(path);
-    if (!file) return Usage(absl::StrCat("--flagfile=", path, ": cannot be read"));
-    std::vector<std::string> arguments;
-    for (std::string line; std::getline(file, line);) {
-      const absl::string_view argument = absl::StripAsciiWhitespace(line);
-      if (!argument.empty() && argument[0] != '#') arguments.emplace_back(argument);
-    }
-    return Read(arguments, depth);
-  }
-
-  std::string asked_for_;
-};
-
-WorkerOptions OptionsFromFlags() {
+WorkerOptions WorkerOptionsFromFlags() {
   WorkerOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.listen = absl::GetFlag(FLAGS_listen);
@@ -181,22 +83,6 @@ WorkerOptions OptionsFromFlags() {
   options.store_tls_key = absl::GetFlag(FLAGS_store_tls_key);
   options.log_level = absl::GetFlag(FLAGS_log_level);
   return options;
-}
-
-}  // namespace
-
-absl::StatusOr<WorkerCommand> ParseWorkerFlags(const std::vector<std::string>& arguments) {
-  FlagReader reader;
-  IBID_RETURN_IF_ERROR(reader.Read(arguments));
-  WorkerCommand command;
-  if (!reader.asked_for().empty()) {
-    command.kind = WorkerCommand::Kind::kPrint;
-    command.text = reader.asked_for() == "help" ? HelpText() : "ibid-worker " IBID_VERSION "\n";
-    return command;
-  }
-  command.options = OptionsFromFlags();
-  IBID_RETURN_IF_ERROR(command.options.Validate());
-  return command;
 }
 
 }  // namespace ibid

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -53,17 +52,5 @@ struct WorkerOptions {
 
 // A number of bytes as 4096, 64MiB or 1.5GiB (KiB, MiB, GiB, TiB). Errors: InvalidArgument.
 absl::StatusOr<uint64_t> ParseMemorySize(absl::string_view text);
-
-// What a command line asks for.
-struct WorkerCommand {
-  enum class Kind { kRun, kPrint } kind = Kind::kRun;
-  WorkerOptions options;  // kRun; valid
-  std::string text;       // kPrint: the answer to --help or --version
-};
-
-// Reads --name=value, --name value, --switch, --noswitch and --flagfile=path (a flag a line, #
-// starts a comment). Errors: InvalidArgument: one line that says what to change. Called from one
-// thread.
-absl::StatusOr<WorkerCommand> ParseWorkerFlags(const std::vector<std::string>& arguments);
 
 }  // namespace ibid

@@ -5,108 +5,49 @@
 #include <set>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/flags.h"
-#include "core/check.h"
 
 namespace ibid::cli {
 namespace {
 
-constexpr const char* kCommonFlags[] = {"servers", "timeout",  "json",   "log_level",
-                                        "tls_ca",  "tls_cert", "tls_key"};
+const std::vector<std::string>& CommonFlags() {
+  static const std::vector<std::string> flags = {"servers", "timeout",  "json",   "log_level",
+                                                 "tls_ca",  "tls_cert", "tls_key"};
+  return flags;
+}
 
 std::set<std::string>& GivenFlags() {
   static std::set<std::string> given;
   return given;
 }
 
-std::string FlagName(absl::string_view word) {
-  return word == "namespace" ? "name_space" : std::string(word);
-}
-std::string WordOf(absl::string_view flag) {
-  return flag == "name_space" ? "namespace" : std::string(flag);
-}
-
-absl::CommandLineFlag* FindFlag(const Command& command, absl::string_view word) {
-  const std::string name = FlagName(word);
-  const auto is_it = [&](const char* flag) { return name == flag; };
-  const bool is_ours = std::any_of(std::begin(kCommonFlags), std::end(kCommonFlags), is_it) ||
-                       std::any_of(command.flags.begin(), command.flags.end(), is_it);
-  return is_ours ? absl::FindCommandLineFlag(name) : nullptr;
-}
-
-std::string FlagLine(absl::string_view name) {
-  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  IBID_CHECK(flag != nullptr) << name;
-  const std::string value = flag->DefaultValue();
-  const bool is_silent = value.empty() || value == "false" || (name == "timeout");
-  return absl::StrFormat("  --%-16s %s%s\n", WordOf(name), flag->Help(),
-                         is_silent ? "" : absl::StrCat(" (", value, ")"));
-}
-
 std::string Addresses() { return absl::StrJoin(absl::GetFlag(FLAGS_servers), ","); }
 
 }  // namespace
 
-absl::Status ParseFlags(const Command& command, const std::vector<std::string>& arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    absl::string_view word = arguments[i];
-    if (word.substr(0, 2) != "--") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unexpected argument '", word, "'; flags start with --"));
-    }
-    word.remove_prefix(2);
-    const std::vector<std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
-    const std::string& name = parts[0];
-    absl::CommandLineFlag* flag = FindFlag(command, name);
-    std::string value = parts.size() > 1 ? parts[1] : "";
-    if (flag == nullptr && parts.size() == 1 && name.substr(0, 2) == "no") {
-      flag = FindFlag(command, name.substr(2));
-      if (flag != nullptr && !flag->IsOfType<bool>()) flag = nullptr;
-      value = "false";
-    } else if (flag != nullptr && parts.size() == 1) {
-      if (flag->IsOfType<bool>()) {
-        value = "true";
-      } else if (++i < arguments.size()) {
-        value = arguments[i];
-      } else {
-        return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
-      }
-    }
-    if (flag == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag --", name, "; `ibid ", command.name, " --help` lists them"));
-    }
-    std::string error;
-    if (!flag->ParseFrom(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, "=", value, " is no value of this flag: ", flag->Help()));
-    }
-    GivenFlags().insert(std::string(flag->Name()));
-  }
-  return absl::OkStatus();
+CommandLineSpec SpecOf(const Command& command) {
+  CommandLineSpec spec;
+  spec.program = absl::StrCat("ibid ", command.name);
+  spec.version = IBID_VERSION;
+  spec.help = absl::StrCat(
+      spec.program, ": ", command.summary, "\n\n", command.help,
+      "\nExit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or worker does not "
+      "answer; 4 it answered with an error.\n");
+  spec.flags = command.flags;
+  spec.flags.insert(spec.flags.end(), CommonFlags().begin(), CommonFlags().end());
+  return spec;
 }
 
-bool IsGiven(absl::string_view flag) { return GivenFlags().count(FlagName(flag)) > 0; }
-
-std::string CommandHelp(const Command& command) {
-  std::string text =
-      absl::StrCat("ibid ", command.name, ": ", command.summary, "\n\n", command.help, "\n");
-  if (!command.flags.empty()) absl::StrAppend(&text, "Flags:\n");
-  for (const char* flag : command.flags) absl::StrAppend(&text, FlagLine(flag));
-  absl::StrAppend(&text, "Flags of every command:\n");
-  for (const char* flag : kCommonFlags) absl::StrAppend(&text, FlagLine(flag));
-  absl::StrAppend(&text,
-                  "Exit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or "
-                  "worker does not answer; "
-                  "4 it answered with an error.\n");
-  return text;
+void ReadFlags(const Command& command, const std::vector<std::string>& arguments) {
+  GivenFlags() = ReadCommandLine(SpecOf(command), arguments).given;
 }
+
+bool IsGiven(const std::string& flag) { return GivenFlags().count(flag) > 0; }
 
 std::string ProgramHelp(const std::vector<const Command*>& commands) {
   std::string text =

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/inference_channel.h"
+#include "core/command_line.h"
 
 namespace ibid::cli {
 
@@ -26,19 +27,17 @@ struct Command {
   const char* name;
   const char* summary;             // one line
   const char* help;                // what it does, and an example
-  std::vector<const char*> flags;  // besides those of every command
+  std::vector<std::string> flags;  // besides those of every command
   int (*run)(const Command& command);
 };
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand;
 
-// Sets the flags from `arguments` (what follows the command's name). Accepts --name=value, --name
-// value, and --name and
-// --noname for a bool. Errors: InvalidArgument with the line to show.
-absl::Status ParseFlags(const Command& command, const std::vector<std::string>& arguments);
+CommandLineSpec SpecOf(const Command& command);
+// Sets the flags from `arguments` (what follows the command's name), or ends the program.
+void ReadFlags(const Command& command, const std::vector<std::string>& arguments);
 // The flag was on the command line.
-bool IsGiven(absl::string_view flag);
-std::string CommandHelp(const Command& command);
+bool IsGiven(const std::string& flag);
 std::string ProgramHelp(const std::vector<const Command*>& commands);
 
 // By the flags --servers, --worker, --timeout and --tls_*. `fallback`: the timeout where none was

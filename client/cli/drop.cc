@@ -24,7 +24,7 @@ int RunDrop(const Command& command) {
   NamespaceId ns;
   std::vector<BlockKey> keys;
   if (!is_everything) {
-    const absl::StatusOr<Digest> digest = DigestFromHex(absl::GetFlag(FLAGS_name_space));
+    const absl::StatusOr<Digest> digest = DigestFromHex(absl::GetFlag(FLAGS_namespace_));
     if (!digest.ok()) return FailUsage(command, "--namespace has not 64 hexadecimal digits");
     ns.digest = *digest;
   }
@@ -59,7 +59,7 @@ const Command kDropCommand = {"drop",
                               "and freed\n"
                               "when they are used no more.\n\n  ibid drop --namespace=697e...\n  "
                               "ibid drop --everything --yes\n",
-                              {"name_space", "keys", "everything", "yes"},
+                              {"namespace", "keys", "everything", "yes"},
                               RunDrop};
 
 }  // namespace ibid::cli

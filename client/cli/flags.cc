@@ -6,7 +6,7 @@ ABSL_FLAG(std::vector<std::string>, servers, {"127.0.0.1:7070"},
           "cache servers, host:port,...; all of the cluster, in any order");
 ABSL_FLAG(std::string, worker, "127.0.0.1:7080", "worker, host:port");
 ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(),
-          "how long to wait for an answer, such as 500ms or 10s");
+          "how long to wait for an answer, as 500ms or 10s; 0: as long as the command deems right");
 ABSL_FLAG(bool, json, false, "one JSON object on standard output");
 ABSL_FLAG(std::string, log_level, "off", "log on standard error: debug, info, warn, error or off");
 ABSL_FLAG(std::string, tls_ca, "",
@@ -15,8 +15,8 @@ ABSL_FLAG(std::string, tls_cert, "",
           "PEM file with this client's certificate, if the servers ask for one");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert");
 
-// `namespace` is a word of C++; the command line says --namespace.
-ABSL_FLAG(std::string, name_space, "", "namespace id, 64 hexadecimal digits");
+// --namespace: see CommandLineSpec.
+ABSL_FLAG(std::string, namespace_, "", "namespace id, 64 hexadecimal digits");
 ABSL_FLAG(std::string, keys, "", "block keys of 64 hexadecimal digits each, comma-separated");
 ABSL_FLAG(std::string, tokens, "", "token ids, comma-separated");
 ABSL_FLAG(std::string, text, "", "text, which the worker turns into token ids");

@@ -16,7 +16,7 @@ ABSL_DECLARE_FLAG(std::string, tls_ca);
 ABSL_DECLARE_FLAG(std::string, tls_cert);
 ABSL_DECLARE_FLAG(std::string, tls_key);
 
-ABSL_DECLARE_FLAG(std::string, name_space);
+ABSL_DECLARE_FLAG(std::string, namespace_);
 ABSL_DECLARE_FLAG(std::string, keys);
 ABSL_DECLARE_FLAG(std::string, tokens);
 ABSL_DECLARE_FLAG(std::string, text);

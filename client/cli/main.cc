@@ -28,15 +28,9 @@ int Main(const std::vector<std::string>& words) {
     if (words[0] != command->name &&
         !(IsHelp(words[0]) && words.size() > 1 && words[1] == command->name))
       continue;
-    const std::vector<std::string> arguments(words.begin() + 1, words.end());
-    for (const std::string& argument : arguments) {
-      if (IsHelp(words[0]) || argument == "--help" || argument == "-h") {
-        std::fputs(CommandHelp(*command).c_str(), stdout);
-        return kExitOk;
-      }
-    }
-    if (const absl::Status status = ParseFlags(*command, arguments); !status.ok())
-      return FailUsage(*command, status.message());
+    std::vector<std::string> arguments(words.begin() + 1, words.end());
+    if (IsHelp(words[0])) arguments = {"--help"};
+    ReadFlags(*command, arguments);
     if (const absl::Status status = InitLog("ibid", absl::GetFlag(FLAGS_log_level)); !status.ok()) {
       return FailUsage(*command, status.message());
     }

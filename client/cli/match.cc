@@ -48,7 +48,7 @@ std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
     tokens = *std::move(parsed);
   }
   if (IsGiven("namespace")) {
-    const absl::StatusOr<Digest> digest = DigestFromHex(absl::GetFlag(FLAGS_name_space));
+    const absl::StatusOr<Digest> digest = DigestFromHex(absl::GetFlag(FLAGS_namespace_));
     if (!digest.ok()) return usage("--namespace has not 64 hexadecimal digits");
     question.ns.digest = *digest;
   }
@@ -133,7 +133,7 @@ const Command kMatchCommand = {
     "say them. Only full blocks are asked for. Exit code 1 when nothing is stored.\n\n"
     "  ibid match --text=\"Once upon a time\"\n  ibid match --namespace=697e... --block_tokens=16 "
     "--tokens=1,2,3,4\n",
-    {"name_space", "tokens", "text", "keys", "block_tokens", "worker"},
+    {"namespace", "tokens", "text", "keys", "block_tokens", "worker"},
     RunMatch};
 
 }  // namespace ibid::cli

@@ -45,7 +45,17 @@ TEST_F(CliTest, HelpIsThereForTheProgramAndEachCommand) {
     EXPECT_THAT(help.out, HasSubstr("Exit codes"));
     EXPECT_THAT(help.out, HasSubstr("--servers"));
   }
-  EXPECT_THAT(Ibid({"match", "--help"}, false).out, HasSubstr("--namespace"));
+  const std::string help = Ibid({"match", "--help"}, false).out;
+  EXPECT_THAT(help, HasSubstr("--namespace="));
+  EXPECT_EQ(Ibid({"help", "match"}, false).out, help);
+}
+
+TEST_F(CliTest, FlagsCanComeFromAFile) {
+  TempFolder folder;
+  std::ofstream(folder / "flags") << "# the cluster\n--json\n";
+  const RunResult result = Ibid({"status", "--flagfile=" + (folder / "flags")});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["servers"].size(), 1u);
 }
 
 TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {

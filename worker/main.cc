@@ -9,6 +9,8 @@
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/process.h"
+#include "transport/grpc_log.h"
+#include "transport/receive_memory.h"
 #include "transport/server_setup.h"
 #include "worker/inference_service.h"
 #include "worker/worker_flags.h"
@@ -71,6 +73,8 @@ int Main(int argc, char** argv) {
     return FailProgram(kProgram, status);
   }
   IBID_CHECK(InitLog(kProgram, options.log_level).ok());
+  TakeOverGrpcLog();
+  KeepReceiveMemory();
   const StopSignals signals;
   const absl::Status status = RunWorker(options, signals);
   return status.ok() ? EXIT_SUCCESS : FailProgram(kProgram, status);

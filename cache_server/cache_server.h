@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
 #include "cache_server/cache_service.h"
-#include "cache_server/http_port.h"
 #include "cache_server/server_options.h"
 #include "core/metrics.h"
+#include "transport/http_port.h"
 #include "transport/server_setup.h"
 
 namespace ibid {

@@ -1,5 +1,6 @@
 // ibid-worker: one model, served by gRPC, with its KV in a store. Construction order is lifetime
 // order, top to bottom.
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/metrics.h"
 #include "core/process.h"
 #include "transport/grpc_log.h"
+#include "transport/http_port.h"
 #include "transport/receive_memory.h"
 #include "transport/server_setup.h"
 #include "worker/inference_service.h"
@@ -25,6 +27,23 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   if (!absl::IsNotFound(tokenizer.status())) return tokenizer;
   IBID_LOG(warn, "{} has no tokenizer: prompts must be token ids", directory);
   return std::unique_ptr<Tokenizer>();
+}
+
+// What Prometheus and probes ask. Requests are served well without a store, so its absence is said,
+// but is no reason to send them elsewhere. Null without an address.
+absl::StatusOr<std::unique_ptr<HttpPort>> StartHttpPort(const WorkerOptions& options,
+                                                        const MetricsRegistry& metrics,
+                                                        const Engine& engine,
+                                                        const std::atomic<bool>& is_stopping) {
+  if (options.http_listen.empty()) return std::unique_ptr<HttpPort>();
+  HttpPort::Handlers handlers;
+  handlers["/metrics"] = [&metrics] { return HttpReply{200, SerializeMetrics(metrics)}; };
+  handlers["/healthz"] = [&engine, &is_stopping, has_store = !options.servers.empty()] {
+    if (is_stopping) return HttpReply{503, "stopping\n"};
+    const bool is_alone = has_store && !engine.stats().is_store_reachable;
+    return HttpReply{200, is_alone ? "ok\nstore: unreachable\n" : "ok\n"};
+  };
+  return HttpPort::Start(options.http_listen, std::move(handlers));
 }
 
 absl::Status RunWorker(const WorkerOptions& options, const StopSignals& signals) {
@@ -51,14 +70,19 @@ absl::Status RunWorker(const WorkerOptions& options, const StopSignals& signals)
   grpc::Service* const services[] = {&service.grpc_service()};
   IBID_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
                         GrpcServer::Start(setup, services));
-  IBID_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port(), 0));
-  IBID_LOG(info, "serving {} on port {}: {} pages of {} tokens, store {}", options.model,
-           server->port(), engine_options.pages_count, options.block_tokens,
-           options.servers.empty() ? "none" : options.servers);
+  std::atomic<bool> is_stopping{false};
+  IBID_ASSIGN_OR_RETURN(const std::unique_ptr<HttpPort> http,
+                        StartHttpPort(options, metrics, *engine, is_stopping));
+  const int http_port = http == nullptr ? 0 : http->port();
+  IBID_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port(), http_port));
+  IBID_LOG(info, "serving {} on port {}, HTTP port {}: {} pages of {} tokens, store {}",
+           options.model, server->port(), http_port, engine_options.pages_count,
+           options.block_tokens, options.servers.empty() ? "none" : options.servers);
 
   const absl::string_view signal = signals.Wait();
   IBID_LOG(info, "{}: finishing what runs, for at most {}", signal,
            absl::FormatDuration(options.shutdown_timeout));
+  is_stopping = true;
   server->SetServing(false);
   const bool is_drained = engine->Drain(options.shutdown_timeout);
   server->Shutdown(absl::Seconds(1));

@@ -7,8 +7,11 @@ ABSL_FLAG(std::string, model, "",
           "folder of a Hugging Face model: config.json, *.safetensors, tokenizer.json");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7080",
           "host:port of the gRPC port; port 0: any free one");
+ABSL_FLAG(
+    std::string, http_listen, "",
+    "host:port of the HTTP port with /metrics and /healthz; port 0: any free one; empty: none");
 ABSL_FLAG(std::string, port_file, "",
-          "file that the port is written to, as JSON, once the worker serves");
+          "file that the ports are written to, as JSON, once the worker serves");
 ABSL_FLAG(std::string, servers, "",
           "cache servers, host:port with commas between; empty: no store");
 ABSL_FLAG(std::string, kv_dtype, "bf16", "number format of KV: bf16, f32");
@@ -56,6 +59,7 @@ WorkerOptions WorkerOptionsFromFlags() {
   WorkerOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.listen = absl::GetFlag(FLAGS_listen);
+  options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.kv_dtype = absl::GetFlag(FLAGS_kv_dtype);

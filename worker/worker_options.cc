@@ -78,6 +78,7 @@ absl::Status WorkerOptions::Validate() const {
   if (model.empty())
     return absl::InvalidArgumentError("--model is missing: give the folder of a model");
   IBID_RETURN_IF_ERROR(CheckAddress("listen", listen));
+  if (!http_listen.empty()) IBID_RETURN_IF_ERROR(CheckAddress("http_listen", http_listen));
   if (!servers.empty()) {
     for (const absl::string_view server : absl::StrSplit(servers, ',')) {
       IBID_RETURN_IF_ERROR(CheckAddress("servers", server));

@@ -18,7 +18,8 @@ namespace ibid {
 struct WorkerOptions {
   std::string model;                      // folder of a Hugging Face model; required
   std::string listen = "127.0.0.1:7080";  // host:port; port 0: any free one
-  std::string port_file;                  // where the port goes, as {"port":7080}; empty: nowhere
+  std::string http_listen;                // host:port of /metrics and /healthz; empty: no HTTP port
+  std::string port_file;          // gets {"port":N}, or {"port":N,"http_port":N}; empty: nowhere
   std::string servers;            // cache servers, host:port with commas between; empty: no store
   std::string kv_dtype = "bf16";  // bf16, f32
   std::string compute = "auto";   // auto, f32, bf16

@@ -1,4 +1,4 @@
-#include "cache_server/http_port.h"
+#include "transport/http_port.h"
 
 #include <arpa/inet.h>
 #include <civetweb.h>

@@ -142,7 +142,8 @@ absl::Status DiskDirectory::ReadFormat(uint64_t extent_bytes) {
     const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}));
     it->SeekToFirst();
     if (it->Valid())
-      return absl::FailedPreconditionError("the disk directory has records but no format");
+      return absl::FailedPreconditionError(
+          "the disk directory has records but no format: it is damaged; give another --disk_dir");
     uuid_ = absl::StrFormat("%016x%016x", RandomId(), RandomId());
     extent_bytes_ = extent_bytes;
     rocksdb::WriteOptions synced;
@@ -155,9 +156,9 @@ absl::Status DiskDirectory::ReadFormat(uint64_t extent_bytes) {
   const std::vector<std::string> fields = absl::StrSplit(format, ' ');
   if (fields.size() != 4 || fields[0] != kFormatName || fields[1] != kFormatVersion ||
       !absl::SimpleAtoi(fields[3], &extent_bytes_)) {
-    return absl::FailedPreconditionError(absl::StrCat("the disk directory has format '", format,
-                                                      "'; this server reads '", kFormatName, " ",
-                                                      kFormatVersion, "'"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the disk directory has format '", format, "'; this server reads '",
+                     kFormatName, " ", kFormatVersion, "'; give another --disk_dir"));
   }
   uuid_ = fields[2];
   return absl::OkStatus();

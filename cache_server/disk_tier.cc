@@ -41,7 +41,7 @@ absl::Status CheckIsOurs(const std::string& directory) {
     if (name != "LOCK" && name != "directory" && name != "extents" && name != "lost+found") {
       return absl::FailedPreconditionError(
           absl::StrCat("disk tier: ", directory, " has '", name,
-                       "' in it: not empty and not a directory of ibid"));
+                       "' in it: not empty and not a directory of ibid; give another --disk_dir"));
     }
   }
   return error ? CannotUse("list", directory, error.message()) : absl::OkStatus();
@@ -71,8 +71,9 @@ absl::Status DiskTier::LockDirectory() {
   if (lock_fd_ < 0) return CannotUse("open", path, std::strerror(errno));
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
   if (errno != EWOULDBLOCK) return CannotUse("lock", path, std::strerror(errno));
-  return absl::FailedPreconditionError(
-      absl::StrCat("disk tier: ", options_.directory, " is in use by another running server"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "disk tier: ", options_.directory,
+      " is in use by another running server; stop that one or give another --disk_dir"));
 }
 
 absl::Status DiskTier::OpenParts() {

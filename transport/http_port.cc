@@ -73,7 +73,10 @@ class CivetHttpPort final : public HttpPort {
     };
     context_ = mg_start(&callbacks, nullptr, options);
     if (context_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", listen));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen for HTTP on ", listen,
+                       ": the port may be in use, or the address not this machine's; give another "
+                       "--http_listen"));
     }
     mg_set_request_handler(context_, "**", &CivetHttpPort::Handle, this);
     mg_server_port ports[1] = {};
@@ -130,7 +133,8 @@ absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const std::string& lis
   // CivetWeb would read more into a list of ports: several of them, TLS, redirection.
   if (listen.find_first_of(",srxo ") != std::string::npos ||
       listen.find(':') == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("HTTP: ", listen, " is not address:port"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--http_listen=", listen, ": use an IP address and a port, as 127.0.0.1:7071"));
   }
   auto port = std::make_unique<CivetHttpPort>(std::move(handlers));
   IBID_RETURN_IF_ERROR(port->Listen(listen));

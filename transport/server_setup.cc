@@ -49,7 +49,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", setup.listen));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", setup.listen,
+                     ": the port may be in use, or the address not this machine's; give another "
+                     "--listen"));
   }
   std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(server), port));
   started->SetServing(true);

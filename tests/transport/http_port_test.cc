@@ -60,7 +60,7 @@ TEST(HttpPort, ATakenOrMalformedAddressIsNamed) {
   for (const std::string wrong : {"8080", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:443s"}) {
     const absl::Status invalid = HttpPort::Start(wrong, Handlers()).status();
     EXPECT_TRUE(absl::IsInvalidArgument(invalid)) << invalid;
-    EXPECT_THAT(std::string(invalid.message()), HasSubstr(wrong));
+    EXPECT_THAT(std::string(invalid.message()), HasSubstr("--http_listen=" + wrong));
   }
 }
 

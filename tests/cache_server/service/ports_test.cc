@@ -60,18 +60,20 @@ TEST_F(PortsTest, WithoutAnHttpAddressThereIsNoPort) {
   EXPECT_EQ(server->http_port(), 0);
 }
 
-TEST_F(PortsTest, ATakenPortIsAnErrorThatNamesIt) {
+TEST_F(PortsTest, ATakenPortIsAnErrorThatNamesItAndItsFlag) {
   StartServer();
   ServerOptions grpc_taken = SmallServer();
   grpc_taken.listen = server->address();
   const auto first = CacheServer::Start(grpc_taken);
   EXPECT_TRUE(absl::IsUnavailable(first.status())) << first.status();
   EXPECT_THAT(std::string(first.status().message()), HasSubstr(server->address()));
+  EXPECT_THAT(std::string(first.status().message()), HasSubstr("give another --listen"));
   ServerOptions http_taken = SmallServer();
   http_taken.http_listen = absl::StrCat("127.0.0.1:", server->http_port());
   const auto second = CacheServer::Start(http_taken);
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(http_taken.http_listen));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("give another --http_listen"));
 }
 
 TEST_F(PortsTest, TheHealthServiceSaysServing) {

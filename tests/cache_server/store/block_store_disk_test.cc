@@ -439,6 +439,7 @@ TEST_F(DiskTest, TwoServersCannotOpenOneDirectory) {
   OpenStore(WithDisk(8, 64, 16));
   const auto second = BlockStore::Open(options_);
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();
+  EXPECT_NE(second.status().message().find("give another --disk_dir"), absl::string_view::npos);
   store_.reset();
   EXPECT_TRUE(BlockStore::Open(options_).ok());
 }
@@ -448,6 +449,7 @@ TEST_F(DiskTest, ADirectoryOfSomethingElseIsRefused) {
   std::ofstream(directory_.path() + "/tier/thesis.txt") << "all my work";
   const auto store = BlockStore::Open(WithDisk(8, 64, 16));
   EXPECT_TRUE(absl::IsFailedPrecondition(store.status())) << store.status();
+  EXPECT_NE(store.status().message().find("give another --disk_dir"), absl::string_view::npos);
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert");
 
 // --namespace: see CommandLineSpec.
 ABSL_FLAG(std::string, namespace_, "", "namespace id, 64 hexadecimal digits");
+ABSL_FLAG(std::string, adapter, "", "digest of the LoRA weights that KV was computed with");
+ABSL_FLAG(std::string, salt, "", "KV is shared only between requests of the same salt");
 ABSL_FLAG(std::string, keys, "", "block keys of 64 hexadecimal digits each, comma-separated");
 ABSL_FLAG(std::string, tokens, "", "token ids, comma-separated");
 ABSL_FLAG(std::string, text, "", "text, which the worker turns into token ids");
@@ -37,5 +39,4 @@ ABSL_FLAG(double, top_p, 0, "sample among the tokens that together have this pro
 ABSL_FLAG(uint64_t, seed, 0, "seed of the sampling");
 ABSL_FLAG(std::string, stop, "", "text that ends the output before it");
 ABSL_FLAG(std::string, store, "rw", "use of the store: rw, ro, wo or off");
-ABSL_FLAG(std::string, salt, "", "shares KV only with requests of the same salt");
 ABSL_FLAG(bool, no_worker_cache, false, "do not reuse what the worker itself still has");

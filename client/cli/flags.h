@@ -17,6 +17,8 @@ ABSL_DECLARE_FLAG(std::string, tls_cert);
 ABSL_DECLARE_FLAG(std::string, tls_key);
 
 ABSL_DECLARE_FLAG(std::string, namespace_);
+ABSL_DECLARE_FLAG(std::string, adapter);
+ABSL_DECLARE_FLAG(std::string, salt);
 ABSL_DECLARE_FLAG(std::string, keys);
 ABSL_DECLARE_FLAG(std::string, tokens);
 ABSL_DECLARE_FLAG(std::string, text);
@@ -35,5 +37,4 @@ ABSL_DECLARE_FLAG(double, top_p);
 ABSL_DECLARE_FLAG(uint64_t, seed);
 ABSL_DECLARE_FLAG(std::string, stop);
 ABSL_DECLARE_FLAG(std::string, store);
-ABSL_DECLARE_FLAG(std::string, salt);
 ABSL_DECLARE_FLAG(bool, no_worker_cache);

@@ -30,8 +30,50 @@ std::vector<ChainLink> ChainOf(const NamespaceId& ns, const std::vector<BlockKey
   return chain;
 }
 
-// What the command line does not say, the worker does. The exit code of a failure goes to
-// `exit_code`, its line is printed.
+// The namespace of the worker's requests with --adapter and --salt. Errors: FailedPrecondition.
+absl::StatusOr<NamespaceId> NamespaceOf(const InferenceStats& worker) {
+  if (!IsGiven("adapter") && !IsGiven("salt")) return worker.ns;
+  NamespaceSpec spec;
+  spec.model = worker.model;
+  spec.engine = worker.engine;
+  spec.layout = worker.layout;
+  // Asking under a namespace that the worker does not use would look like "nothing is stored".
+  if (MakeNamespaceId(spec) != worker.ns) {
+    return absl::FailedPreconditionError(
+        "its namespace has other parts than model, engine and layout; give --namespace instead of "
+        "--adapter and --salt");
+  }
+  spec.adapter = absl::GetFlag(FLAGS_adapter);
+  spec.salt = absl::GetFlag(FLAGS_salt);
+  return MakeNamespaceId(spec);
+}
+
+// Has the worker say what the command line does not: namespace, block size, the tokens of --text.
+// Returns kExitOk, or the exit code of a failure whose line is printed.
+int AskWorker(const Command& command, Question* question, std::vector<uint32_t>* tokens) {
+  const std::string address = absl::GetFlag(FLAGS_worker);
+  const auto failed = [&](absl::string_view what, const absl::Status& status) {
+    return FailWorker(command, what, address, status);
+  };
+  auto worker = ConnectWorker(address);
+  if (!worker.ok()) return FailUsage(command, worker.status().message());
+  const absl::StatusOr<InferenceStats> stats = (*worker)->GetStats(TimeoutOr(kTimeout));
+  if (!stats.ok()) return failed("asking for its namespace", stats.status());
+  if (!IsGiven("namespace")) {
+    const absl::StatusOr<NamespaceId> ns = NamespaceOf(*stats);
+    if (!ns.ok()) return failed("making its namespace", ns.status());
+    question->ns = *ns;
+  }
+  if (question->block_tokens == 0) question->block_tokens = stats->block_tokens;
+  if (IsGiven("text")) {
+    auto parsed = (*worker)->Tokenize(absl::GetFlag(FLAGS_text), TimeoutOr(kTimeout));
+    if (!parsed.ok()) return failed("tokenizing", parsed.status());
+    *tokens = *std::move(parsed);
+  }
+  return kExitOk;
+}
+
+// Nothing when it cannot be made: the exit code goes to `exit_code`, the line is printed.
 std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
   const auto usage = [&](absl::string_view text) {
     *exit_code = FailUsage(command, text);
@@ -39,6 +81,8 @@ std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
   };
   if (IsGiven("tokens") + IsGiven("text") + IsGiven("keys") != 1)
     return usage("give one of --tokens, --text and --keys");
+  if (IsGiven("namespace") && (IsGiven("adapter") || IsGiven("salt")))
+    return usage("--adapter and --salt are in a namespace's id already: give them or --namespace");
   Question question;
   question.block_tokens = absl::GetFlag(FLAGS_block_tokens);
   std::vector<uint32_t> tokens;
@@ -55,24 +99,8 @@ std::optional<Question> MakeQuestion(const Command& command, int* exit_code) {
   const bool needs_worker =
       !IsGiven("namespace") || IsGiven("text") || (IsGiven("tokens") && question.block_tokens == 0);
   if (needs_worker) {
-    const std::string address = absl::GetFlag(FLAGS_worker);
-    auto worker = ConnectWorker(address);
-    if (!worker.ok()) return usage(worker.status().message());
-    const absl::StatusOr<InferenceStats> stats = (*worker)->GetStats(TimeoutOr(kTimeout));
-    if (!stats.ok()) {
-      *exit_code = FailWorker(command, "asking for its namespace", address, stats.status());
-      return std::nullopt;
-    }
-    if (!IsGiven("namespace")) question.ns = stats->ns;
-    if (question.block_tokens == 0) question.block_tokens = stats->block_tokens;
-    if (IsGiven("text")) {
-      auto parsed = (*worker)->Tokenize(absl::GetFlag(FLAGS_text), TimeoutOr(kTimeout));
-      if (!parsed.ok()) {
-        *exit_code = FailWorker(command, "tokenizing", address, parsed.status());
-        return std::nullopt;
-      }
-      tokens = *std::move(parsed);
-    }
+    *exit_code = AskWorker(command, &question, &tokens);
+    if (*exit_code != kExitOk) return std::nullopt;
   }
   if (IsGiven("keys")) {
     const auto keys = ParseKeys(absl::GetFlag(FLAGS_keys));
@@ -125,15 +153,14 @@ const Command kMatchCommand = {
     "match",
     "how much of a prompt is stored",
     "Says how many leading blocks of a prompt the store has, and changes nothing there. The prompt "
-    "is given as token "
-    "ids, as\n"
+    "is given as token ids, as\n"
     "text, or as block keys in their order; namespace, block size and token ids come from the "
-    "worker where the flags "
-    "do not\n"
-    "say them. Only full blocks are asked for. Exit code 1 when nothing is stored.\n\n"
+    "worker where the flags do not\n"
+    "say them. --adapter and --salt ask in the worker's namespace with these. Only full blocks are "
+    "asked for.\n\n"
     "  ibid match --text=\"Once upon a time\"\n  ibid match --namespace=697e... --block_tokens=16 "
     "--tokens=1,2,3,4\n",
-    {"namespace", "tokens", "text", "keys", "block_tokens", "worker"},
+    {"namespace", "adapter", "salt", "tokens", "text", "keys", "block_tokens", "worker"},
     RunMatch};
 
 }  // namespace ibid::cli

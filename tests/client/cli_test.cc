@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class CliTest : public testing::Test {
  protected:
-  CliTest() : cluster_(1), worker_(MakeNamespaceId(TestSpec()), kTestBlockTokens) {
+  CliTest() : cluster_(1), worker_(TestSpec(), kTestBlockTokens) {
     client_ = cluster_.Connect();
     ns_ = *client_->OpenNamespace(TestSpec());
   }
@@ -59,19 +59,21 @@ TEST_F(CliTest, FlagsCanComeFromAFile) {
 }
 
 TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
-  const std::vector<std::vector<std::string>> lines = {{"fly"},
-                                                       {"status", "--colour=red"},
-                                                       {"status", "extra"},
-                                                       {"match"},
-                                                       {"match", "--tokens=one", "--namespace=00"},
-                                                       {"generate"},
-                                                       {"generate", "--prompt=x", "--store=maybe"},
-                                                       {"drop"},
-                                                       {"drop", "--everything"},
-                                                       {"drop", "--namespace=12"},
-                                                       {"status", "--servers=nowhere"},
-                                                       {"status", "--timeout=soon"},
-                                                       {"generate", "--prompt"}};
+  const std::vector<std::vector<std::string>> lines = {
+      {"fly"},
+      {"status", "--colour=red"},
+      {"status", "extra"},
+      {"match"},
+      {"match", "--tokens=one", "--namespace=00"},
+      {"generate"},
+      {"generate", "--prompt=x", "--store=maybe"},
+      {"match", "--tokens=1", "--salt=s", "--namespace=" + std::string(64, '0')},
+      {"drop"},
+      {"drop", "--everything"},
+      {"drop", "--namespace=12"},
+      {"status", "--servers=nowhere"},
+      {"status", "--timeout=soon"},
+      {"generate", "--prompt"}};
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
     EXPECT_EQ(result.exit_code, 2) << line[0] << " " << result.err;
@@ -118,6 +120,30 @@ TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {
   EXPECT_EQ(nlohmann::json::parse(Ibid({"match", keys, ns, "--json"}).out)["matched_blocks"], 3);
 }
 
+TEST_F(CliTest, MatchAsksInTheNamespaceOfASaltAndAnAdapter) {
+  NamespaceSpec salted = TestSpec("tenant-b");
+  salted.adapter = "lora-1";
+  const NamespaceHandle ns = *client_->OpenNamespace(salted);
+  const std::vector<uint32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  PublishChain(client_.get(), ns, MakeChain(ns.id, tokens, kTestBlockTokens, false));
+  const std::string ids = "--tokens=1,2,3,4,5,6,7,8";
+  EXPECT_EQ(Ibid({"match", ids, worker()}).exit_code, 1);
+  EXPECT_EQ(Ibid({"match", ids, worker(), "--salt=tenant-b"}).exit_code, 1);
+  const RunResult found =
+      Ibid({"match", ids, worker(), "--salt=tenant-b", "--adapter=lora-1", "--json"});
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  const auto json = nlohmann::json::parse(found.out);
+  EXPECT_EQ(json["matched_blocks"], 1);
+  EXPECT_EQ(json["namespace"], DigestToHex(ns.id.digest));
+
+  // A worker whose namespace cannot be made from what it says of itself: no answer is better than
+  // one about another namespace.
+  FakeWorker other(TestSpec("hidden"), kTestBlockTokens);
+  const RunResult refused = Ibid({"match", ids, "--worker=" + other.address(), "--salt=s"});
+  EXPECT_EQ(refused.exit_code, 4) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("give --namespace"));
+}
+
 TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
   const RunResult text = Ibid({"generate", "--prompt=olleh", worker()});
   EXPECT_EQ(text.exit_code, 0) << text.err;
@@ -136,7 +162,7 @@ TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
 }
 
 TEST_F(CliTest, GenerateCanPrefillOnAnotherWorker) {
-  FakeWorker prefill(ns_.id, kTestBlockTokens);
+  FakeWorker prefill(TestSpec(), kTestBlockTokens);
   const auto json = nlohmann::json::parse(
       Ibid({"generate", "--prompt=ba", "--json", worker(), "--prefill_worker=" + prefill.address()})
           .out);

@@ -17,8 +17,8 @@ namespace ibid {
 
 class FakeWorker final : private v1::InferenceService::Service {
  public:
-  FakeWorker(const NamespaceId& ns, uint32_t block_tokens, uint32_t waiting_requests = 0)
-      : ns_(ns), block_tokens_(block_tokens), waiting_requests_(waiting_requests) {
+  FakeWorker(const NamespaceSpec& spec, uint32_t block_tokens, uint32_t waiting_requests = 0)
+      : spec_(spec), block_tokens_(block_tokens), waiting_requests_(waiting_requests) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -83,7 +83,10 @@ class FakeWorker final : private v1::InferenceService::Service {
   grpc::Status GetStats(grpc::ServerContext*, const v1::GetWorkerStatsRequest*,
                         v1::GetWorkerStatsResponse* response) override {
     response->set_version("fake");
-    response->set_namespace_id(DigestToHex(ns_.digest));
+    response->set_model(spec_.model);
+    response->set_engine(spec_.engine);
+    response->set_layout(spec_.layout);
+    response->set_namespace_id(DigestToHex(MakeNamespaceId(spec_).digest));
     response->set_block_tokens(block_tokens_);
     response->set_waiting_requests(waiting_requests_);
     response->set_is_store_reachable(true);
@@ -98,7 +101,7 @@ class FakeWorker final : private v1::InferenceService::Service {
     return grpc::Status::OK;
   }
 
-  const NamespaceId ns_;
+  const NamespaceSpec spec_;
   const uint32_t block_tokens_;
   const uint32_t waiting_requests_;
   int port_ = 0;

@@ -70,9 +70,9 @@ TEST_F(InstallTest, TheSchedulerWeighsWhatIsStoredAgainstLoad) {
   const NamespaceHandle warm = *client->OpenNamespace(TestSpec("warm"));
   ASSERT_TRUE(PublishChain(client.get(), warm, TestChain(warm.id, 4)).is_complete());
 
-  const FakeWorker warm_worker(warm.id, kTestBlockTokens);
-  const FakeWorker cold_worker(MakeNamespaceId(TestSpec("cold")), kTestBlockTokens);
-  const FakeWorker busy_worker(warm.id, kTestBlockTokens, /*waiting_requests=*/3);
+  const FakeWorker warm_worker(TestSpec("warm"), kTestBlockTokens);
+  const FakeWorker cold_worker(TestSpec("cold"), kTestBlockTokens);
+  const FakeWorker busy_worker(TestSpec("warm"), kTestBlockTokens, /*waiting_requests=*/3);
   const std::string dead_worker = FaultProxy().address();
 
   const RunResult by_match = Schedule(address, {cold_worker.address(), warm_worker.address()});

@@ -13,6 +13,7 @@
 #include "cache_server/session_stream.h"
 #include "core/check.h"
 #include "core/executor.h"
+#include "core/limit.h"
 #include "core/log.h"
 #include "ibid/v1/cache.grpc.pb.h"
 #include "transport/block_frame.h"
@@ -115,7 +116,8 @@ class UnaryCall {
  public:
   UnaryCall(ServiceState* state, CallbackServerContext* context, RpcMethod method,
             const google::protobuf::Message& request)
-      : hold_(state->holds),
+      : incarnation_(state->incarnation),
+        hold_(state->holds),
         context_(context),
         reactor_(context->DefaultReactor()),
         record_(&state->metrics, method) {
@@ -128,7 +130,7 @@ class UnaryCall {
   // REQUIRES: called once.
   ServerUnaryReactor* Answer(const absl::Status& status,
                              const google::protobuf::Message& response) {
-    const grpc::Status final_status = ToGrpcStatus(status);
+    const grpc::Status final_status = ToGrpcStatus(status, incarnation_);
     if (status.ok()) record_.OnSent(response.ByteSizeLong());
     record_.OnDone(final_status.error_code());
     ServerUnaryReactor* const reactor = reactor_;
@@ -137,6 +139,7 @@ class UnaryCall {
   }
 
  private:
+  const uint64_t incarnation_;
   const Hold hold_;
   CallbackServerContext* const context_;
   ServerUnaryReactor* const reactor_;
@@ -336,9 +339,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     if (!drops_.TrySubmit([this, call, request, response] {
           call->Answer(DropNow(*request, response), *response);
         })) {
-      return call->Answer(absl::ResourceExhaustedError(absl::StrCat(
-                              "Drop: ", kDropsQueuedMax, " are waiting already (kDropsQueuedMax)")),
-                          *response);
+      return call->Answer(
+          LimitReached("Drop: too many are waiting", "kDropsQueuedMax", kDropsQueuedMax),
+          *response);
     }
     return call->reactor();
   }

@@ -241,7 +241,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       MutexLock lock(mutex_);
       leftover.swap(window_);
     }
-    const grpc::Status final_status = ToGrpcStatus(status);
+    const grpc::Status final_status = ToGrpcStatus(status, state_->incarnation);
     final_code_ = final_status.error_code();
     Finish(final_status);
   }

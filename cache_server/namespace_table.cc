@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/host_memory.h"
+#include "core/limit.h"
 
 namespace ibid {
 
@@ -32,8 +33,7 @@ absl::StatusOr<NamespacePtr> NamespaceTable::Open(const NamespaceId& id, const K
                      it->second->layout.ToString(), ", not ", layout.ToString()));
   }
   if (by_id_.size() >= namespaces_max_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("namespaces_max ", namespaces_max_, " reached"));
+    return LimitReached("too many namespaces have blocks", "namespaces_max", namespaces_max_);
   }
   return Add(id, next_number_, layout);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "core/log.h"
 
 namespace ibid {
@@ -24,8 +25,8 @@ absl::Status UnknownNamespace(const NamespaceId& ns) {
 absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, const NamespaceId& ns,
                                                            std::span<const BlockKey> keys) {
   if (keys.size() > parts_.options.chain_keys_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(keys.size(), " keys exceed chain_keys_max ", parts_.options.chain_keys_max));
+    return LimitReached(absl::StrCat(keys.size(), " keys in one call"), "chain_keys_max",
+                        parts_.options.chain_keys_max);
   }
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
@@ -139,9 +140,9 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     parts_.book.Remove(TierName::kHost, id, parent);
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("host_bytes_max ", parts_.options.host_bytes_max,
-                     " is all in use: leased, read, being filled or being written"));
+    return LimitReached(
+        "no room: the host tier is leased, being read, being filled or being written",
+        "host_bytes_max", parts_.options.host_bytes_max);
   }
   {
     MutexLock lock(shard.mutex);

@@ -126,7 +126,7 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
           Write(step.result);
           break;
         case Action::kFinish: {
-          const grpc::Status final_status = ToGrpcStatus(step.status);
+          const grpc::Status final_status = ToGrpcStatus(step.status, state_->incarnation);
           final_code_ = final_status.error_code();
           Finish(final_status);
           return;

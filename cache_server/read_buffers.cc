@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "core/limit.h"
 
 namespace ibid {
 
@@ -26,8 +26,8 @@ absl::StatusOr<ReadBuffers::Buffer> ReadBuffers::Take(uint64_t bytes) {
         kept_.pop_back();
       }
       if (bytes_ + bytes > bytes_max_) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("read_buffer_bytes_max ", bytes_max_, " reached"));
+        return LimitReached("too many blocks are being read from disk", "read_buffer_bytes_max",
+                            bytes_max_);
       }
       bytes_ += bytes;
     }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "core/log.h"
 
 namespace ibid {
@@ -70,8 +71,8 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
                                             std::span<const BlockKey> chain,
                                             const MatchOptions& options) {
   if (chain.size() > parts_.options.chain_keys_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(chain.size(), " keys exceed chain_keys_max ", parts_.options.chain_keys_max));
+    return LimitReached(absl::StrCat(chain.size(), " keys in one call"), "chain_keys_max",
+                        parts_.options.chain_keys_max);
   }
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
@@ -217,8 +218,8 @@ void ReadPath::QueueRead(const Read& read, Done done) {
     Answer(read, absl::UnavailableError(parts_.disk->state()), nullptr);
   } else if (!executor_->TrySubmit([this, read] { ReadFromDisk(read); })) {
     Answer(read,
-           absl::ResourceExhaustedError(
-               absl::StrCat("acquire_queue_max ", parts_.options.acquire_queue_max, " reached")),
+           LimitReached("too many disk reads are waiting", "acquire_queue_max",
+                        parts_.options.acquire_queue_max),
            nullptr);
   }
 }

@@ -44,7 +44,7 @@ void RpcMetrics::OnSent(RpcMethod method, uint64_t bytes) {
 void RpcMetrics::OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took) {
   if (!is_counting_) return;
   const size_t index = static_cast<size_t>(code);
-  of(method).calls[index < kCodesCount ? index : grpc::StatusCode::UNKNOWN]->Increment();
+  of(method).calls[index < kCodesCount ? index : size_t{grpc::StatusCode::UNKNOWN}]->Increment();
   of(method).latency_seconds->Observe(absl::ToDoubleSeconds(took));
 }
 

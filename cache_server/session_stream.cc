@@ -129,7 +129,7 @@ class SessionStream final : public SessionReactor,
     grpc::Status final_status;
     {
       MutexLock lock(mutex_);
-      final_status = ToGrpcStatus(end_status_);
+      final_status = ToGrpcStatus(end_status_, state_->incarnation);
     }
     final_code_ = final_status.error_code();
     Finish(final_status);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/random_id.h"
+#include "core/limit.h"
 
 namespace ibid {
 namespace {
@@ -41,7 +42,7 @@ absl::StatusOr<SessionId> SessionTable::Open(absl::string_view client_name, absl
   session->heard_at = now;
   MutexLock lock(mutex_);
   if (sessions_.size() >= sessions_max_) {
-    return absl::ResourceExhaustedError(absl::StrCat("sessions_max ", sessions_max_, " reached"));
+    return LimitReached("too many sessions are open", "sessions_max", sessions_max_);
   }
   sessions_[id.value] = std::move(session);
   sessions_count_.store(sessions_.size(), std::memory_order_relaxed);
@@ -82,8 +83,7 @@ absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, HeldBlocks* bl
   Session* const found = Find(session);
   if (found == nullptr) return UnknownSession();
   if (found->leases.size() >= leases_max_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("leases_per_session_max ", leases_max_, " reached"));
+    return LimitReached("too many leases of one session", "leases_per_session_max", leases_max_);
   }
   found->heard_at = std::max(found->heard_at, now);
   found->leases[id.value] = Lease{std::move(*blocks), now};
@@ -122,8 +122,8 @@ absl::Status SessionTable::AddReservation(SessionId session, EntryId block, absl
   const auto it = found->reservations.find(block);
   if (it == found->reservations.end()) {
     if (found->reservations.size() >= reservations_max_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("reservations_per_session_max ", reservations_max_, " reached"));
+      return LimitReached("too many reservations of one session", "reservations_per_session_max",
+                          reservations_max_);
     }
     ++reservations_count_;
   }

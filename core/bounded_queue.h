@@ -19,6 +19,7 @@ class BoundedQueue {
  public:
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) { IBID_CHECK(capacity > 0); }
+  size_t capacity() const { return capacity_; }
 
   // False, and `item` is unchanged, when the queue is full or closed.
   bool TryPush(T&& item) {

@@ -26,6 +26,7 @@ class Executor {
   [[nodiscard]] bool TrySubmit(std::function<void()> work);
 
   size_t queued_count() const { return queue_.size(); }
+  size_t capacity() const { return queue_.capacity(); }
 
  private:
   BoundedQueue<std::function<void()>> queue_;

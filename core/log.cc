@@ -1,6 +1,8 @@
 #include "core/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <memory>
 #include <string>
@@ -22,6 +24,14 @@ absl::Status InitLog(absl::string_view program, absl::string_view level) {
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
   return absl::OkStatus();
+}
+
+void log::Write(Level level, fmt::string_view format, fmt::format_args arguments) {
+  const auto to = static_cast<spdlog::level::level_enum>(level);
+  if (!spdlog::should_log(to)) return;
+  fmt::memory_buffer line;
+  fmt::vformat_to(std::back_inserter(line), format, arguments);
+  spdlog::log(to, spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace ibid

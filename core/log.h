@@ -2,21 +2,14 @@
 // error.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <atomic>
 #include <chrono>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-
-template <>
-struct fmt::formatter<absl::string_view> : fmt::formatter<fmt::string_view> {
-  template <typename Context>
-  auto format(absl::string_view text, Context& context) const {
-    return fmt::formatter<fmt::string_view>::format({text.data(), text.size()}, context);
-  }
-};
 
 namespace ibid {
 
@@ -25,9 +18,36 @@ namespace ibid {
 // error, off.
 absl::Status InitLog(absl::string_view program, absl::string_view level);
 
+namespace log {
+
+// As spdlog counts them.
+enum Level : int { debug = 1, info = 2, warn = 3, error = 4 };
+
+// Formats and writes one line, if `level` is on. In log.cc, so that no caller compiles spdlog.
+void Write(Level level, fmt::string_view format, fmt::format_args arguments);
+
+// {fmt} does not know Abseil's string_view where that is not the standard's.
+template <typename T>
+decltype(auto) Loggable(const T& value) {
+  if constexpr (std::is_same_v<T, absl::string_view>) {
+    return fmt::string_view(value.data(), value.size());
+  } else {
+    return (value);
+  }
+}
+
+// The format is checked against the arguments by the compiler.
+template <typename... Arguments>
+void Line(Level level,
+          fmt::format_string<decltype(Loggable(std::declval<const Arguments&>()))...> format,
+          const Arguments&... arguments) {
+  Write(level, format, fmt::make_format_args(Loggable(arguments)...));
+}
+
+}  // namespace log
 }  // namespace ibid
 
-#define IBID_LOG(level, ...) ::spdlog::level(__VA_ARGS__)
+#define IBID_LOG(level, ...) ::ibid::log::Line(::ibid::log::level, __VA_ARGS__)
 
 // The same, at most once in each `period` seconds at this place: for events that a broken peer
 // could cause without end.
@@ -40,6 +60,6 @@ absl::Status InitLog(absl::string_view program, absl::string_view level);
     int64_t ibid_next = ibid_next_log.load(std::memory_order_relaxed);                \
     if (ibid_now >= ibid_next &&                                                      \
         ibid_next_log.compare_exchange_strong(ibid_next, ibid_now + (period))) {      \
-      ::spdlog::level(__VA_ARGS__);                                                   \
+      IBID_LOG(level, __VA_ARGS__);                                                   \
     }                                                                                 \
   } while (false)

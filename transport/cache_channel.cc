@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "ibid/v1/cache.grpc.pb.h"
 #include "transport/byte_streams.h"
 #include "transport/cache_session.h"
@@ -58,8 +59,8 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
 
 absl::Status CheckKeysCount(absl::string_view call, size_t count) {
   if (count <= kRequestKeysMax) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      call, ": ", count, " keys in one request, over kRequestKeysMax=", kRequestKeysMax));
+  return LimitReached(absl::StrCat(call, ": ", count, " keys in one request"), "kRequestKeysMax",
+                      kRequestKeysMax);
 }
 
 class GrpcCacheChannel final : public CacheChannel {

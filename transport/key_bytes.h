@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/block_key.h"
+#include "core/limit.h"
 #include "transport/limits.h"
 
 namespace ibid {
@@ -30,8 +31,8 @@ inline absl::StatusOr<std::vector<BlockKey>> DecodeKeys(absl::string_view bytes)
   }
   const size_t count = bytes.size() / sizeof(BlockKey);
   if (count > kRequestKeysMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("keys: ", count, " in one request, over kRequestKeysMax=", kRequestKeysMax));
+    return LimitReached(absl::StrCat(count, " keys in one request"), "kRequestKeysMax",
+                        kRequestKeysMax);
   }
   std::vector<BlockKey> keys(count);
   if (count > 0) std::memcpy(keys.data(), bytes.data(), bytes.size());

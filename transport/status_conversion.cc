@@ -1,6 +1,10 @@
 #include "transport/status_conversion.h"
 
+#include <optional>
 #include <string>
+
+#include "core/limit.h"
+#include "ibid/v1/error.pb.h"
 
 namespace ibid {
 namespace {
@@ -32,13 +36,23 @@ constexpr CodePair kCodes[] = {
 
 }  // namespace
 
-grpc::Status ToGrpcStatus(const absl::Status& status) {
+grpc::Status ToGrpcStatus(const absl::Status& status, uint64_t incarnation) {
   if (status.ok()) return grpc::Status::OK;
   grpc::StatusCode wire = grpc::StatusCode::UNKNOWN;
   for (const CodePair& pair : kCodes) {
     if (pair.inside == status.code()) wire = pair.wire;
   }
-  return grpc::Status(wire, std::string(status.message().substr(0, kStatusMessageBytesMax)));
+  v1::ErrorDetail detail;
+  detail.set_incarnation(incarnation);
+  if (const std::optional<Limit> limit = LimitOf(status)) {
+    detail.set_limit(limit->name);
+    detail.set_limit_value(limit->value);
+  }
+  v1::ErrorStatus typed;
+  typed.set_code(wire);
+  typed.add_details()->PackFrom(detail);
+  return grpc::Status(wire, std::string(status.message().substr(0, kStatusMessageBytesMax)),
+                      typed.SerializeAsString());
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
@@ -47,7 +61,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   for (const CodePair& pair : kCodes) {
     if (pair.wire == status.error_code()) inside = pair.inside;
   }
-  return absl::Status(inside, status.error_message());
+  absl::Status result(inside, status.error_message());
+  v1::ErrorStatus typed;
+  v1::ErrorDetail detail;
+  // gRPC's own errors have none.
+  if (typed.ParseFromString(status.error_details()) && typed.details_size() > 0 &&
+      typed.details(0).UnpackTo(&detail) && !detail.limit().empty()) {
+    SetLimit({detail.limit(), detail.limit_value()}, &result);
+  }
+  return result;
 }
 
 }  // namespace ibid

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/clock.h"
 #include "core/executor.h"
+#include "core/limit.h"
 #include "core/mutex.h"
 #include "ibid/v1/inference.grpc.pb.h"
 #include "transport/status_conversion.h"
@@ -16,6 +17,10 @@
 
 namespace ibid {
 namespace {
+
+absl::Status CallQueueFull(size_t rpc_queue_max) {
+  return LimitReached("the worker's call queue is full", "rpc_queue_max", rpc_queue_max);
+}
 
 using ParseRequest = std::function<absl::StatusOr<GenerateRequest>()>;
 
@@ -32,8 +37,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   void Start(ParseRequest parse) {
     const bool is_queued = executor_->TrySubmit(
         [self = shared_from_this(), parse = std::move(parse)] { self->Submit(parse); });
-    if (!is_queued)
-      OnRefused(absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max"));
+    if (!is_queued) OnRefused(CallQueueFull(executor_->capacity()));
   }
 
   void Cancel() {
@@ -237,8 +241,7 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
       reactor->Finish(ToGrpcStatus(tokens.status()));
     });
     if (!is_queued) {
-      reactor->Finish(ToGrpcStatus(
-          absl::ResourceExhaustedError("the worker's call queue is full: rpc_queue_max")));
+      reactor->Finish(ToGrpcStatus(CallQueueFull(executor_.capacity())));
     }
     return reactor;
   }

@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/clock.h"
+#include "core/limit.h"
 #include "ibid/v1/cache.grpc.pb.h"
+#include "ibid/v1/error.pb.h"
 #include "transport/cache_channel.h"
 #include "transport/limits.h"
 #include "transport/server_setup.h"
@@ -64,6 +66,27 @@ TEST(StatusConversionTest, EveryCodeKeepsItsMeaningBothWays) {
   }
   EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "new")).code(),
             absl::StatusCode::kUnknown);
+}
+
+// Design section 5: a typed detail, in the form that every gRPC library reads.
+TEST(StatusConversionTest, ErrorsCarryTheIncarnationAndTheLimit) {
+  const absl::Status status = LimitReached("too many sessions are open", "sessions_max", 7);
+  EXPECT_EQ(status.message(), "too many sessions are open: sessions_max=7");
+  const grpc::Status wire = ToGrpcStatus(status, 42);
+  v1::ErrorStatus typed;
+  ASSERT_TRUE(typed.ParseFromString(wire.error_details()));
+  EXPECT_EQ(typed.code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ASSERT_EQ(typed.details_size(), 1);
+  EXPECT_EQ(typed.details(0).type_url(), "type.googleapis.com/ibid.v1.ErrorDetail");
+  v1::ErrorDetail detail;
+  ASSERT_TRUE(typed.details(0).UnpackTo(&detail));
+  EXPECT_EQ(detail.incarnation(), 42u);
+  EXPECT_EQ(detail.limit(), "sessions_max");
+  EXPECT_EQ(detail.limit_value(), 7u);
+  EXPECT_EQ(LimitOf(FromGrpcStatus(wire)), (Limit{"sessions_max", 7}));
+  EXPECT_EQ(LimitOf(FromGrpcStatus(ToGrpcStatus(absl::InternalError("x"), 42))), std::nullopt);
+  const grpc::Status rubbish(grpc::StatusCode::INTERNAL, "x", "not protobuf");
+  EXPECT_EQ(FromGrpcStatus(rubbish), absl::InternalError("x"));
 }
 
 TEST(StatusConversionTest, LongMessagesAreCutToFitIntoTrailers) {

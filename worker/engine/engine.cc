@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "worker/engine/engine_loop.h"
 #include "worker/engine/inbox.h"
 #include "worker/engine/sampler.h"
@@ -16,8 +17,7 @@ namespace {
 absl::Status CheckLimit(uint64_t value, absl::string_view what, uint64_t limit,
                         absl::string_view limit_name) {
   if (value <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("%d %s exceed %s=%d", value, what, limit_name, limit));
+  return LimitReached(absl::StrCat(value, " ", what), limit_name, limit);
 }
 
 NamespaceSpec MakeSpec(const Model& model) {

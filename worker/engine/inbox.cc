@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/check.h"
+#include "core/limit.h"
 
 namespace ibid {
 
@@ -10,8 +11,7 @@ absl::Status Inbox::Submit(std::unique_ptr<Sequence> sequence) {
     MutexLock lock(mutex_);
     if (is_closed_) return absl::UnavailableError("the worker is shutting down");
     if (waiting_count_ >= waiting_max_) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the queue is full: max_waiting_requests=%d", waiting_max_));
+      return LimitReached("the worker's queue is full", "max_waiting_requests", waiting_max_);
     }
     ++waiting_count_;
     ++accepted_count_;

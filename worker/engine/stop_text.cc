@@ -5,20 +5,19 @@
 
 #include "absl/strings/str_format.h"
 #include "core/check.h"
+#include "core/limit.h"
 
 namespace ibid {
 
 absl::Status ValidateStopTexts(const std::vector<std::string>& texts) {
   if (texts.size() > kStopTextsMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%d stop texts exceed stop_texts_max=%d", texts.size(), kStopTextsMax));
+    return LimitReached(absl::StrCat(texts.size(), " stop texts"), "stop_texts_max", kStopTextsMax);
   }
   for (const std::string& text : texts) {
     if (text.empty()) return absl::InvalidArgumentError("a stop text is empty");
     if (text.size() > kStopTextBytesMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("a stop text of %d bytes exceeds stop_text_bytes_max=%d", text.size(),
-                          kStopTextBytesMax));
+      return LimitReached(absl::StrCat("a stop text of ", text.size(), " bytes"),
+                          "stop_text_bytes_max", kStopTextBytesMax);
     }
   }
   return absl::OkStatus();

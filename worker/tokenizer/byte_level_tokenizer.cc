@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "worker/tokenizer/pair_merger.h"
 #include "worker/tokenizer/utf8.h"
 
@@ -185,8 +186,8 @@ std::optional<ByteLevelTokenizer::Found> ByteLevelTokenizer::FindAdded(absl::str
 absl::StatusOr<std::vector<uint32_t>> ByteLevelTokenizer::Encode(
     absl::string_view text, const EncodeOptions& options) const {
   if (text.size() > kEncodeTextBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
+    return LimitReached(absl::StrCat("a text of ", text.size(), " bytes"), "kEncodeTextBytesMax",
+                        kEncodeTextBytesMax);
   }
   std::vector<uint32_t> ids;
   if (options.adds_special) ids = prefix_;

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "core/limit.h"
 #include "worker/tokenizer/pair_merger.h"
 #include "worker/tokenizer/tokenizer_files.h"
 #include "worker/tokenizer/utf8.h"
@@ -37,8 +38,8 @@ class Llama2cTokenizer final : public Tokenizer {
   absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text,
                                                const EncodeOptions& options) const override {
     if (text.size() > kEncodeTextBytesMax) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "encoding ", text.size(), " bytes: kEncodeTextBytesMax is ", kEncodeTextBytesMax));
+      return LimitReached(absl::StrCat("a text of ", text.size(), " bytes"), "kEncodeTextBytesMax",
+                          kEncodeTextBytesMax);
     }
     std::vector<uint32_t> ids;
     const std::string spaced = text.empty() ? std::string() : absl::StrCat(" ", text);

@@ -2,6 +2,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include "ibid/v1/error.pb.h"
 #include "tests/cache_server/service/server_fixture.h"
 #include "transport/call_deadline.h"
 #include "transport/limits.h"
@@ -165,6 +166,12 @@ TEST_F(WireTest, TooManyKeysAreRefusedWithTheLimit) {
   const auto expect = [&](const grpc::Status& status) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
     EXPECT_THAT(status.error_message(), HasSubstr("kRequestKeysMax"));
+    v1::ErrorStatus typed;
+    v1::ErrorDetail detail;
+    ASSERT_TRUE(typed.ParseFromString(status.error_details()) && typed.details_size() == 1 &&
+                typed.details(0).UnpackTo(&detail));
+    EXPECT_EQ(detail.incarnation(), server->store().incarnation()) << "as in every reply";
+    EXPECT_EQ(detail.limit(), "kRequestKeysMax");
   };
   {
     grpc::ClientContext context;

@@ -248,8 +248,9 @@ TEST_F(DiskTest, TheReadBufferLimitIsNamed) {
   for (const ChainLink& link : pinned) readers.push_back(*AcquireOne(link.key));
   readers.push_back(*AcquireOne(chain[0].key));
   readers.push_back(*AcquireOne(chain[1].key));
-  EXPECT_EQ(AcquireOne(chain[2].key).status(),
-            absl::ResourceExhaustedError("read_buffer_bytes_max 8192 reached"));
+  EXPECT_EQ(
+      AcquireOne(chain[2].key).status(),
+      LimitReached("too many blocks are being read from disk", "read_buffer_bytes_max", 8192));
   readers.pop_back();
   // The thread that read for it may hold the buffer a moment longer.
   absl::Status status = absl::ResourceExhaustedError("");

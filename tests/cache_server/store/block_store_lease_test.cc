@@ -194,7 +194,7 @@ TEST_F(LeaseTest, AFailedLeaseLeavesNoPin) {
   PublishChain(chain);
   const LeaseId lease = Lease(chain);
   EXPECT_EQ(store_->Match(session_, ns_, KeysOf(chain), {.lease = true}).status(),
-            absl::ResourceExhaustedError("leases_per_session_max 1 reached"));
+            LimitReached("too many leases of one session", "leases_per_session_max", 1));
   store_->ReleaseLeases(session_, std::vector<LeaseId>{lease});
   EXPECT_EQ(Pinned(), 0u);
 }

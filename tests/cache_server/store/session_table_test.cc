@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/limit.h"
+
 namespace ibid {
 namespace {
 
@@ -29,16 +31,17 @@ TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   const SessionId session = *table_.Open("a", now_);
   ASSERT_TRUE(table_.Open("b", now_).ok());
   EXPECT_EQ(table_.Open("c", now_).status(),
-            absl::ResourceExhaustedError("sessions_max 2 reached"));
+            LimitReached("too many sessions are open", "sessions_max", 2));
   ASSERT_TRUE(AddLease(session, now_).ok());
   ASSERT_TRUE(AddLease(session, now_).ok());
   EXPECT_EQ(AddLease(session, now_).status(),
-            absl::ResourceExhaustedError("leases_per_session_max 2 reached"));
+            LimitReached("too many leases of one session", "leases_per_session_max", 2));
   ASSERT_TRUE(table_.AddReservation(session, 1, now_).ok());
   ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok());
   ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok()) << "a new term for the same block";
-  EXPECT_EQ(table_.AddReservation(session, 3, now_),
-            absl::ResourceExhaustedError("reservations_per_session_max 2 reached"));
+  EXPECT_EQ(
+      table_.AddReservation(session, 3, now_),
+      LimitReached("too many reservations of one session", "reservations_per_session_max", 2));
 }
 
 TEST_F(SessionTableTest, ALeaseIsTakenOnce) {

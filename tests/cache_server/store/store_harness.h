@@ -20,6 +20,7 @@
 #include "core/block_key.h"
 #include "core/checksum.h"
 #include "core/clock.h"
+#include "core/limit.h"
 
 // RocksDB comes without instrumentation: ThreadSanitizer cannot see what it synchronises by.
 #if defined(__SANITIZE_THREAD__)

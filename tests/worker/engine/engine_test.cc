@@ -238,7 +238,7 @@ TEST(Engine, LimitsAndMistakesAreNamed) {
   EXPECT_THAT(error(Request({}, 1)), HasSubstr("INVALID_ARGUMENT: the prompt is empty"));
   EXPECT_THAT(error(Request({1}, 0)), HasSubstr("INVALID_ARGUMENT: stop.max_tokens"));
   EXPECT_THAT(error(Request(RandomTokens(101, 1), 1)),
-              HasSubstr("RESOURCE_EXHAUSTED: 101 prompt tokens exceed max_prompt_tokens=100"));
+              HasSubstr("RESOURCE_EXHAUSTED: 101 prompt tokens: max_prompt_tokens=100"));
   EXPECT_THAT(error(Request({1}, 51)), HasSubstr("max_output_tokens=50"));
   EXPECT_THAT(error(Request(RandomTokens(100, 1), 29)), HasSubstr("pages_count=8"));
   EXPECT_THAT(error(Request({1, 128, 2}, 1)),

@@ -88,6 +88,7 @@ EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
   entry.next = bucket;
   bucket = id;
   ++mapped_count_;
+  ++mapped_of_[ns];
   ++entries_count_;
   return id;
 }
@@ -101,6 +102,12 @@ void IndexShard::Unmap(EntryId id) {
   entry.next = kNoEntry;
   entry.Clear(kMapped);
   --mapped_count_;
+  const auto of_namespace = mapped_of_.find(entry.ns);
+  if (--of_namespace->second == 0) mapped_of_.erase(of_namespace);
+}
+
+void IndexShard::AddNamespacesTo(absl::flat_hash_set<uint32_t>* namespaces) {
+  for (const auto& [ns, count] : mapped_of_) namespaces->insert(ns);
 }
 
 EntryId IndexShard::FreeIfUnused(EntryId id) {

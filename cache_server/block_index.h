@@ -27,6 +27,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "cache_server/chunked_array.h"
 #include "cache_server/eviction_policy.h"
 #include "cache_server/extent_allocator.h"
@@ -97,6 +99,8 @@ class IndexShard {
   // them; false at the end. Entries that come meanwhile may be missed.
   bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
   size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
+  // Adds the namespaces that have mapped entries here. O(namespaces).
+  void AddNamespacesTo(absl::flat_hash_set<uint32_t>* namespaces) IBID_REQUIRES(mutex);
 
  private:
   friend class BlockIndex;
@@ -110,6 +114,7 @@ class IndexShard {
   EntryId free_ IBID_GUARDED_BY(mutex) = kNoEntry;
   uint32_t used_count_ IBID_GUARDED_BY(mutex) = 0;  // entries ever given out
   size_t mapped_count_ IBID_GUARDED_BY(mutex) = 0;
+  absl::flat_hash_map<uint32_t, uint32_t> mapped_of_ IBID_GUARDED_BY(mutex);  // by namespace
   size_t entries_count_ IBID_GUARDED_BY(mutex) = 0;
 };
 

@@ -16,13 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "cache_server/disk_writer.h"
 #include "cache_server/publish_path.h"
-#include "cache_server/random_id.h"
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
 #include "cache_server/residency.h"
 #include "cache_server/store_parts.h"
 #include "core/check.h"
+#include "core/host_memory.h"
 #include "core/log.h"
+#include "core/random_id.h"
 
 namespace ibid {
 namespace {
@@ -30,8 +31,6 @@ namespace {
 constexpr absl::Duration kMaintenancePeriod = absl::Milliseconds(200);
 constexpr absl::Duration kFlushAtStop = absl::Seconds(5);
 constexpr size_t kDropPieceBlocks = 256;
-// Between two searches for empty namespaces of which the first found none.
-constexpr absl::Duration kClosePeriod = absl::Seconds(1);
 
 absl::Status Invalid(absl::string_view option, uint64_t value, absl::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": ", rule));
@@ -43,8 +42,7 @@ absl::Status Validate(const BlockStoreOptions& o) {
   if (o.host_bytes_max < kPageBytes || o.host_bytes_max >= kTierBytesMax) {
     return Invalid("host_bytes_max", o.host_bytes_max, "must be at least 4 KiB and below 16 TiB");
   }
-  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 ||
-      o.extent_bytes > uint64_t{1} << 40) {
+  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 || o.extent_bytes > kExtentBytesMax) {
     return Invalid("extent_bytes", o.extent_bytes, "must be a multiple of 4 KiB, at most 1 TiB");
   }
   if (!o.disk_directory.empty() &&
@@ -55,6 +53,7 @@ absl::Status Validate(const BlockStoreOptions& o) {
       {"io_threads_count", o.io_threads_count},
       {"sessions_max", o.sessions_max},
       {"leases_per_session_max", o.leases_per_session_max},
+      {"leased_blocks_per_session_max", o.leased_blocks_per_session_max},
       {"reservations_per_session_max", o.reservations_per_session_max},
       {"namespaces_max", o.namespaces_max},
       {"chain_keys_max", o.chain_keys_max},
@@ -161,26 +160,17 @@ class BlockStoreImpl {
   // Namespaces that have no block give way when a new one finds no place. False when there is none.
   bool CloseEmptyNamespaces() {
     if (recovery.is_running()) return false;  // their blocks may be yet to come
-    {
-      // It looks at the whole index: not for each of those who ask in vain.
-      MutexLock lock(mutex);
-      if (parts.Now() < next_close_at) return false;
-      next_close_at = parts.Now() + kClosePeriod;
-    }
     absl::flat_hash_set<uint32_t> used;
-    ForEachBlock([&used](IndexShard& shard, EntryId id) IBID_NO_THREAD_SAFETY_ANALYSIS {
-      used.insert(shard.Get(id).ns);
-      return Aftermath{};
-    });
+    for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
+      IndexShard& shard = parts.index.shard(number);
+      MutexLock lock(shard.mutex);
+      shard.AddNamespacesTo(&used);
+    }
     DiskDirectory::Change change;
     const std::vector<NamespacePtr> closed = parts.namespaces.CloseAllExcept(used);
     if (closed.empty()) return false;
     for (const NamespacePtr& ns : closed) {
       if (ns->is_on_disk.load()) change.delete_namespaces.push_back(ns->number);
-    }
-    {
-      MutexLock lock(mutex);
-      next_close_at = absl::InfinitePast();  // there may be more of them
     }
     // A namespace's record outlives those of its blocks, or its number would be given out while
     // they stand. Should this fail, the next start finds a namespace without blocks.
@@ -257,7 +247,6 @@ class BlockStoreImpl {
   Mutex mutex;
   CondVar stopping;
   bool is_stopping IBID_GUARDED_BY(mutex) = false;
-  absl::Time next_close_at IBID_GUARDED_BY(mutex) = absl::InfinitePast();
   std::thread maintenance_thread;
 };
 
@@ -306,6 +295,12 @@ BlockStore::~BlockStore() = default;
 
 absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions options) {
   IBID_RETURN_IF_ERROR(Validate(options));
+  // The arena is populated from the start: a process that asks for too much would be killed later.
+  if (const uint64_t available = AvailableMemory(); options.host_bytes_max > available) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("host_bytes_max ", options.host_bytes_max, ": this process can have only ",
+                     available, " bytes of memory now; give less as --host_bytes_max"));
+  }
   std::unique_ptr<Clock> own_clock;
   const Clock* clock = options.clock;
   if (clock == nullptr) {

@@ -28,7 +28,7 @@ namespace ibid {
 
 class ExtentIo;  // extent_io.h
 
-// Random, so that no client can guess another's. 0 is none.
+// Random, so that no client can guess another's. 0 is none. A lease's is known within its session.
 struct SessionId {
   uint64_t value = 0;
   auto operator<=>(const SessionId&) const = default;
@@ -52,6 +52,7 @@ struct BlockStoreOptions {
   uint32_t io_threads_count = 4;
   uint32_t sessions_max = 10'000;
   uint32_t leases_per_session_max = 4'096;
+  uint32_t leased_blocks_per_session_max = 8'388'608;  // of all its leases, repetitions counted
   uint32_t reservations_per_session_max = 65'536;
   uint32_t namespaces_max = 4'096;
   uint32_t chain_keys_max = 262'144;  // in one Match or Offer
@@ -73,6 +74,7 @@ enum class OfferState { kWanted, kPresent, kPending, kRejected };
 
 struct MatchOptions {
   bool lease = false;  // needs a session
+  LeaseId lease_id;    // that it shall have; 0: any
   absl::Duration wait_pending = absl::ZeroDuration();
 };
 
@@ -202,7 +204,7 @@ class BlockStore {
   // How many leading keys of `chain` are stored, and how many more are pending. With a lease, what
   // was found stays until the lease ends; without, nothing changes, recency included. No I/O.
   // O(keys found). `wait_pending` blocks the caller. Errors: FailedPrecondition (unknown namespace;
-  // unknown session with `lease`), ResourceExhausted (limits).
+  // unknown session with `lease`), AlreadyExists (lease_id is taken), ResourceExhausted (limits).
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
                                     std::span<const BlockKey> chain, const MatchOptions& options);
 

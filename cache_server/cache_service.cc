@@ -263,6 +263,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     IBID_ASSIGN_OR_RETURN(const MatchArguments arguments, ArgumentsOf(request));
     MatchOptions options;
     options.lease = request.lease();
+    options.lease_id = LeaseId{request.lease_id()};
     IBID_ASSIGN_OR_RETURN(
         const MatchResult result,
         store().Match(SessionId{request.session_id()}, arguments.ns, arguments.chain, options));

@@ -12,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "cache_server/random_id.h"
+#include "cache_server/extent_allocator.h"
 #include "core/check.h"
+#include "core/host_memory.h"
 #include "core/log.h"
+#include "core/random_id.h"
 
 namespace ibid {
 namespace {
@@ -127,7 +129,10 @@ absl::StatusOr<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const std::st
   std::unique_ptr<DiskDirectory> directory(new DiskDirectory);
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(DirectoryOptions(), path, &db);
-  if (!status.ok()) return FromRocks(absl::StrCat("open ", path), status);
+  if (!status.ok()) {
+    const absl::Status error = FromRocks(absl::StrCat("open ", path), status);
+    return absl::Status(error.code(), absl::StrCat(error.message(), "; give another --disk_dir"));
+  }
   directory->db_.reset(db);
   IBID_RETURN_IF_ERROR(directory->ReadFormat(extent_bytes));
   return directory;
@@ -159,6 +164,11 @@ absl::Status DiskDirectory::ReadFormat(uint64_t extent_bytes) {
     return absl::FailedPreconditionError(
         absl::StrCat("the disk directory has format '", format, "'; this server reads '",
                      kFormatName, " ", kFormatVersion, "'; give another --disk_dir"));
+  }
+  if (extent_bytes_ == 0 || extent_bytes_ % kPageBytes != 0 || extent_bytes_ > kExtentBytesMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the disk directory says that its extents have ", extent_bytes_,
+                     " bytes: it is damaged; give another --disk_dir"));
   }
   uuid_ = fields[2];
   return absl::OkStatus();
@@ -198,9 +208,10 @@ absl::StatusOr<std::vector<DiskNamespace>> DiskDirectory::Namespaces() const {
   std::vector<DiskNamespace> all;
   const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}));
   for (it->Seek("n"); it->Valid() && it->key().starts_with("n"); it->Next()) {
-    if (it->key().size() != kNamespaceKeyBytes || it->value().size() < sizeof(Digest)) continue;
+    if (it->key().size() != kNamespaceKeyBytes) continue;
     DiskNamespace& ns = all.emplace_back();
     ns.number = BigEndianAt(it->key().data() + 1);
+    if (it->value().size() < sizeof(Digest)) continue;  // malformed: its number is taken
     std::memcpy(ns.id.digest.data(), it->value().data(), sizeof(Digest));
     ns.layout = std::string(TextOf(it->value()).substr(sizeof(Digest)));
   }

@@ -78,6 +78,7 @@ class DiskDirectory {
   absl::Status Apply(const Change& change, bool is_synced);
   // Errors: NotFound, DataLoss (the record is malformed), Unavailable.
   absl::StatusOr<DiskRecord> Lookup(uint32_t ns, const BlockKey& key) const;
+  // A malformed record has an empty layout.
   absl::StatusOr<std::vector<DiskNamespace>> Namespaces() const;
   // Calls `each` for the blocks there were when it began, in order of key, until it returns false.
   // A malformed record is given to `malformed` as its key.

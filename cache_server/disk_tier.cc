@@ -30,7 +30,8 @@ constexpr absl::Duration kFullBackoff = absl::Seconds(10);
 
 absl::Status CannotUse(absl::string_view what, const std::string& directory,
                        absl::string_view why) {
-  return absl::UnavailableError(absl::StrCat("disk tier: ", what, " ", directory, ": ", why));
+  return absl::UnavailableError(absl::StrCat("disk tier: cannot ", what, " ", directory, ": ", why,
+                                             "; give a folder that can be used as --disk_dir"));
 }
 
 // A mistyped path must not fill somebody's home directory.
@@ -242,9 +243,46 @@ absl::Status DiskTier::Commit(const DiskDirectory::Change& change, bool is_synce
 }
 
 void DiskTier::HealIfDue() {
-  if (!health_.is_trial_due(Now()) || is_healing_.exchange(true)) return;
-  TryToHeal();
+  if (is_healing_.exchange(true)) return;
+  if (health_.is_trial_due(Now())) TryToHeal();
+  if (health_.is_writable()) TryToGrow();
   is_healing_.store(false);
+}
+
+// Of a file that holds blocks, if there is one: a disk that can be read but not written must heal.
+absl::Status DiskTier::ProbeRead(MutableByteView into) {
+  std::optional<uint32_t> extent;
+  {
+    MutexLock lock(mutex_);
+    const auto it = std::find(has_file_.begin(), has_file_.end(), true);
+    if (it != has_file_.end()) extent = static_cast<uint32_t>(it - has_file_.begin());
+  }
+  if (extent.has_value()) {
+    const absl::Status status = io_->Read(*extent, 0, into);
+    return absl::IsNotFound(status) ? absl::OkStatus() : status;  // a file that somebody deleted
+  }
+  IBID_RETURN_IF_ERROR(io_->Prepare(kProbeExtent, into.size()));
+  IBID_RETURN_IF_ERROR(io_->Write(kProbeExtent, 0, into));
+  return io_->Read(kProbeExtent, 0, into);
+}
+
+// A file system that was full may have room again, whether or not anybody asks for it.
+void DiskTier::TryToGrow() {
+  uint64_t extent_bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    const int64_t now_ns = absl::ToUnixNanos(Now());
+    if (full_text_.empty() || now_ns < unblock_at_ns_.load(std::memory_order_relaxed)) return;
+    extent_bytes = slots_->ExtentBytes(0);
+    unblock_at_ns_.store(now_ns + absl::ToInt64Nanoseconds(kFullBackoff),
+                         std::memory_order_relaxed);
+  }
+  const bool has_room = io_->Prepare(kProbeExtent, extent_bytes).ok();
+  (void)io_->Remove(kProbeExtent);
+  if (!has_room) return;
+  MutexLock lock(mutex_);
+  slots_->UnblockAll();
+  full_text_.clear();
 }
 
 void DiskTier::TryToHeal() {
@@ -259,19 +297,26 @@ void DiskTier::TryToHeal() {
     if (status.ok()) IBID_LOG(info, "disk tier: writes work again");
   }
   if (!health_.is_readable() && health_.CanRead(Now())) {
-    absl::Status status = io_->Prepare(kProbeExtent, kProbeBytes);
-    if (status.ok()) status = io_->Write(kProbeExtent, 0, probe->view());
-    if (status.ok()) status = io_->Read(kProbeExtent, 0, probe->view());
+    const absl::Status status = ProbeRead(probe->view());
     health_.OnRead(status, Now());
     if (status.ok()) IBID_LOG(info, "disk tier: reads work again");
   }
   (void)io_->Remove(kProbeExtent);
 }
 
+void DiskTier::SetScanError(std::string error) {
+  MutexLock lock(mutex_);
+  scan_error_ = std::move(error);
+}
+
 std::string DiskTier::state() const {
   const std::string health = health_.text();
   if (health != "ok") return health;
   MutexLock lock(mutex_);
+  if (!scan_error_.empty()) {
+    return absl::StrCat("read-only: ", scan_error_,
+                        "; if it stays so, start with another --disk_dir");
+  }
   return full_text_.empty() ? "ok" : full_text_;
 }
 

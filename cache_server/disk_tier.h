@@ -91,6 +91,8 @@ class DiskTier {
   void HealIfDue();
   // What the extent files take, in bytes.
   uint64_t allocated_bytes() const { return allocated_bytes_.load(std::memory_order_relaxed); }
+  // The directory cannot be scanned, so nothing is written; empty: it can.
+  void SetScanError(std::string error) IBID_EXCLUDES(mutex_);
   // "ok", or what is wrong.
   std::string state() const;
 
@@ -99,6 +101,8 @@ class DiskTier {
   absl::Status LockDirectory();
   absl::Status OpenParts();
   void TryToHeal();
+  void TryToGrow();
+  absl::Status ProbeRead(MutableByteView into);
   absl::StatusOr<std::vector<bool>> AdoptFiles(const ExtentAllocator& slots);
 
   const DiskTierOptions options_;
@@ -115,6 +119,7 @@ class DiskTier {
   std::unique_ptr<ExtentAllocator> slots_ IBID_PT_GUARDED_BY(mutex_);
   std::vector<bool> has_file_ IBID_GUARDED_BY(mutex_);
   std::string full_text_ IBID_GUARDED_BY(mutex_);
+  std::string scan_error_ IBID_GUARDED_BY(mutex_);
 };
 
 }  // namespace ibid

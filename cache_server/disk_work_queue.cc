@@ -48,6 +48,7 @@ DiskWork DiskWorkQueue::Take(size_t writes_max, bool with_removals, absl::Durati
   }
   taken_writes_ = work.writes.size();
   is_taken_ = true;
+  ++taken_count_;
   return work;
 }
 
@@ -102,9 +103,13 @@ bool DiskWorkQueue::WaitUntilIdle(absl::Duration timeout) {
 
 bool DiskWorkQueue::WaitForRemovals(absl::Duration timeout) {
   MutexLock lock(mutex_);
-  return WaitUntil([this]()
-                       IBID_REQUIRES(mutex_) { return removals_.empty() && taken_removals_ == 0; },
-                   timeout);
+  const uint64_t taken_now = taken_count_;
+  return WaitUntil(
+      [this, taken_now]() IBID_REQUIRES(mutex_) {
+        const bool is_done = !is_taken_ || taken_count_ > taken_now;
+        return is_done && removals_.empty() && taken_removals_ == 0;
+      },
+      timeout);
 }
 
 DiskWork DiskWorkQueue::TakeRest() {

@@ -62,7 +62,8 @@ class DiskWorkQueue {
   // Waits until there is no work, queued or taken, nor any to come out of a pause. False after
   // `timeout`.
   bool WaitUntilIdle(absl::Duration timeout);
-  // Waits until no removal is queued or taken. False after `timeout`.
+  // Waits until no removal is queued or taken, nor to come from writes that are taken now. False
+  // after `timeout`.
   bool WaitForRemovals(absl::Duration timeout);
   // What is left after Close.
   DiskWork TakeRest();
@@ -88,6 +89,7 @@ class DiskWorkQueue {
   size_t taken_writes_ IBID_GUARDED_BY(mutex_) = 0;
   size_t taken_removals_ IBID_GUARDED_BY(mutex_) = 0;
   bool is_taken_ IBID_GUARDED_BY(mutex_) = false;
+  uint64_t taken_count_ IBID_GUARDED_BY(mutex_) = 0;  // pieces of work taken so far
   bool is_paused_ IBID_GUARDED_BY(mutex_) = false;
   bool is_closed_ IBID_GUARDED_BY(mutex_) = false;
 };

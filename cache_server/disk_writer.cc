@@ -207,8 +207,14 @@ void DiskWriter::Commit(std::vector<Job>& jobs) {
   std::vector<uint32_t> pages;
   std::vector<NamespacePtr> new_namespaces;
   bool is_synced = false;
-  for (const Job& job : jobs) {
+  for (Job& job : jobs) {
     if (job.disk_page == kNoPage) continue;
+    if (IsDoomed(job.write.id)) {  // dropped while its bytes were written
+      parts_.disk->FreeSlot(job.disk_page);
+      job.disk_page = kNoPage;
+      job.result = NotStored("the block was dropped");
+      continue;
+    }
     change.put_blocks.push_back(job.record);
     pages.push_back(job.disk_page);
     is_synced |= static_cast<bool>(job.write.durable_done);
@@ -237,6 +243,12 @@ void DiskWriter::Commit(std::vector<Job>& jobs) {
   }
 }
 
+bool DiskWriter::IsDoomed(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  MutexLock lock(shard.mutex);
+  return shard.Get(id).Has(kDoomed);
+}
+
 void DiskWriter::End(Job& job) {
   const EntryId id = job.write.id;
   const bool is_written = job.disk_page != kNoPage;
@@ -246,6 +258,11 @@ void DiskWriter::End(Job& job) {
     IndexEntry& entry = shard.Get(id);
     entry.Clear(kWriting);
     entry.disk_page = job.disk_page;
+    // Dropped while its record was written: the record must not wait for the last reader, or the
+    // next start would find the block again. The slot does wait.
+    if (is_written && entry.Has(kDoomed)) {
+      parts_.disk_queue.PushRemoval({entry.ns, entry.key, job.disk_page, /*frees_slot=*/false});
+    }
   } else if (job.is_repeated) {
     IndexShard& shard = parts_.index.ShardOf(id);
     MutexLock lock(shard.mutex);

@@ -30,6 +30,7 @@ class DiskWriter {
   void WriteBytes(Job& job);
   void Commit(std::vector<Job>& jobs);
   void End(Job& job);
+  bool IsDoomed(EntryId id);
 
   std::optional<uint32_t> AllocateDisk(uint32_t slot_pages, EntryId owner);
   // The slot size of one that was freed; nothing when there is no victim, or the records could not

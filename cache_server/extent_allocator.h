@@ -21,6 +21,8 @@
 
 namespace ibid {
 
+inline constexpr uint64_t kExtentBytesMax = uint64_t{1} << 40;
+
 inline constexpr uint32_t kNoPage = 0xFFFFFFFF;
 
 class ExtentAllocator {

@@ -88,16 +88,16 @@ absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const Names
     } else if (entry.is_in_use() || entry.Has(kHasWriter) ||
                (entry.is_filling() && entry.checksum != session.value)) {
       refusal = absl::AlreadyExistsError("pending");
-    } else if (entry.Has(kPositionKnown) && entry.position != link.position) {
-      refusal = absl::InvalidArgumentError(absl::StrCat(
-          "position ", link.position, " of a block whose position is ", entry.position));
     } else {
-      if (entry.parent == kNoEntry) std::swap(entry.parent, parent);
+      // A child that came first may have told another position, by mistake or malice. The block is
+      // stored all the same, without its place in the chain: only the order of eviction suffers.
+      const bool is_place_known = !entry.Has(kPositionKnown) || entry.position == link.position;
+      if (is_place_known && entry.parent == kNoEntry) std::swap(entry.parent, parent);
+      if (is_place_known) entry.position = link.position;
       entry.Set(kFilling);
       entry.Set(kHasWriter);
       entry.Set(kPositionKnown);
       entry.checksum = session.value;
-      entry.position = link.position;
       entry.token_count = link.token_count;
     }
   }

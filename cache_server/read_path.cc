@@ -18,6 +18,8 @@ namespace {
 
 // Between two log lines of one place.
 constexpr int64_t kLogPeriodSeconds = 10;
+// Leases of one block: more of them do not match it. Reads may add to them.
+constexpr uint32_t kHoldsMax = 4'000'000'000;
 constexpr absl::string_view kHostTier = "host";
 constexpr absl::string_view kDiskTier = "disk";
 
@@ -86,7 +88,7 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   MatchResult result = Scan(*info, chain, &blocks.ids);
   if (result.matched_count == 0) return result;
   parts_.book.Use(blocks.ids);
-  const auto lease = parts_.sessions.AddLease(session, &blocks, parts_.Now());
+  const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
   if (!lease.ok()) {
     residency_.EndHolds(blocks);
     return lease.status();
@@ -106,7 +108,10 @@ ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, boo
   found.is_in_host = entry.is_in_host();
   found.is_resident = found.is_in_host || (entry.is_on_disk() && is_disk_readable);
   found.is_pending = !found.is_resident && entry.is_filling();
-  if (found.is_resident && adds_hold) residency_.AddHold(entry, ns.payload_bytes);
+  if (found.is_resident && adds_hold) {
+    found.is_resident = entry.holds < kHoldsMax;
+    if (found.is_resident) residency_.AddHold(entry, ns.payload_bytes);
+  }
   return found;
 }
 

@@ -91,6 +91,7 @@ void Recovery::Run() {
     IBID_LOG_EVERY(kLogPeriodSeconds, error,
                    "disk tier: {}; blocks are not written until the scan succeeds",
                    status.message());
+    parts_.disk->SetScanError(std::string(status.message()));
     is_failing_.store(true, std::memory_order_release);
     AnswerDurableWrites(status);
     MutexLock lock(mutex_);
@@ -105,7 +106,9 @@ void Recovery::Run() {
     while (lookups_count_ > 0) lookups_done_.Wait(mutex_);
     forgotten_.clear();
     forgotten_namespaces_.clear();
+    voided_.clear();
   }
+  parts_.disk->SetScanError("");
   is_failing_.store(false, std::memory_order_release);
   parts_.disk_queue.Pause(false);
   DeleteVoidNamespaces();
@@ -132,6 +135,10 @@ absl::Status Recovery::ScanAll() {
 
 // The record of a block that is not, or no longer, in the index. Its slot was never booked.
 void Recovery::DropRecord(const DiskRecord& record) {
+  {
+    MutexLock lock(mutex_);
+    if (!voided_.insert({record.ns, record.key}).second) return;  // a scan may be repeated
+  }
   ++void_count_;
   parts_.disk_queue.PushRemoval({record.ns, record.key, kNoPage, /*frees_slot=*/false});
 }

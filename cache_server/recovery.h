@@ -59,6 +59,8 @@ class Recovery {
   uint64_t lookups_count_ IBID_GUARDED_BY(mutex_) = 0;  // calls of IndexOne
   absl::flat_hash_set<std::pair<uint32_t, BlockKey>> forgotten_ IBID_GUARDED_BY(mutex_);
   absl::flat_hash_set<uint32_t> forgotten_namespaces_ IBID_GUARDED_BY(mutex_);
+  // Whose records are queued for removal.
+  absl::flat_hash_set<std::pair<uint32_t, BlockKey>> voided_ IBID_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

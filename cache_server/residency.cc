@@ -264,6 +264,20 @@ void Residency::DemoteAhead() {
   }
 }
 
+// A block that was committed in the moment in which its namespace was closed. The caller has a
+// reference.
+bool Residency::DropOrphan(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    if (shard.Get(id).Has(kMapped)) after = Remove(shard, id);
+  }
+  if (after.id != kNoEntry) Finish(after);
+  DropRef(id);
+  return true;
+}
+
 // Evicts a victim that is on disk, else queues it to be written first; `bytes` is what becomes free
 // by it. False when the queue is full.
 bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
@@ -283,14 +297,14 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
     ++entry.refs;
   }
   const NamespacePtr ns = parts_.namespaces.Find(ns_number);
+  if (ns == nullptr) return DropOrphan(id);
   bool is_accepted = true;
-  if (ns != nullptr) *bytes = uint64_t{ns->slot_pages} * kPageBytes;
+  *bytes = uint64_t{ns->slot_pages} * kPageBytes;
   if (is_clean) {
     EvictDemoted(id);
   } else {
     demoting_bytes_ += *bytes;
-    is_accepted =
-        ns != nullptr && parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr});
+    is_accepted = parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr});
     if (is_accepted) return true;  // the reference is the writer's
     demoting_bytes_ -= *bytes;
     parts_.book.PutBack(TierName::kHost, id);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache_server/random_id.h"
 #include "core/limit.h"
+#include "core/random_id.h"
 
 namespace ibid {
 namespace {
@@ -28,6 +28,7 @@ SessionTable::SessionTable(const BlockStoreOptions& options)
       reservation_ttl_(options.reservation_ttl),
       sessions_max_(options.sessions_max),
       leases_max_(options.leases_per_session_max),
+      leased_blocks_max_(options.leased_blocks_per_session_max),
       reservations_max_(options.reservations_per_session_max) {}
 
 SessionTable::Session* SessionTable::Find(SessionId session) {
@@ -76,16 +77,24 @@ LetGo SessionTable::End(SessionId session) {
   return EndLocked(session);
 }
 
-absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, HeldBlocks* blocks,
+absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id, HeldBlocks* blocks,
                                                absl::Time now) {
-  const LeaseId id{RandomId()};
+  if (id.value == 0) id.value = RandomId();
   MutexLock lock(mutex_);
   Session* const found = Find(session);
   if (found == nullptr) return UnknownSession();
   if (found->leases.size() >= leases_max_) {
     return LimitReached("too many leases of one session", "leases_per_session_max", leases_max_);
   }
+  if (found->leased_blocks + blocks->ids.size() > leased_blocks_max_) {
+    return LimitReached("too many leased blocks of one session", "leased_blocks_per_session_max",
+                        leased_blocks_max_);
+  }
+  if (found->leases.contains(id.value)) {
+    return absl::AlreadyExistsError("the session has a lease of this id: choose ids at random");
+  }
   found->heard_at = std::max(found->heard_at, now);
+  found->leased_blocks += blocks->ids.size();
   found->leases[id.value] = Lease{std::move(*blocks), now};
   ++leases_count_;
   return id;
@@ -98,6 +107,7 @@ std::optional<HeldBlocks> SessionTable::TakeLease(SessionId session, LeaseId lea
   const auto it = found->leases.find(lease.value);
   if (it == found->leases.end()) return std::nullopt;
   HeldBlocks blocks = std::move(it->second.blocks);
+  found->leased_blocks -= blocks.ids.size();
   found->leases.erase(it);
   --leases_count_;
   return blocks;
@@ -175,6 +185,7 @@ LetGo SessionTable::Expire(SessionId session, absl::Time now) {
       ++it;
       continue;
     }
+    found->leased_blocks -= it->second.blocks.ids.size();
     let_go.leases.push_back(std::move(it->second.blocks));
     found->leases.erase(it++);
     --leases_count_;

@@ -47,9 +47,11 @@ class SessionTable {
   // Ends the session. Nothing when it is unknown.
   LetGo End(SessionId session);
 
-  // Errors: FailedPrecondition (unknown session), ResourceExhausted (leases_per_session_max);
-  // `blocks` is then unchanged.
-  absl::StatusOr<LeaseId> AddLease(SessionId session, HeldBlocks* blocks, absl::Time now);
+  // `id` 0: any. Errors: FailedPrecondition (unknown session), AlreadyExists (the session has this
+  // lease), ResourceExhausted (leases_per_session_max, leased_blocks_per_session_max); `blocks` is
+  // then unchanged.
+  absl::StatusOr<LeaseId> AddLease(SessionId session, LeaseId id, HeldBlocks* blocks,
+                                   absl::Time now);
   // Nothing when the lease is unknown, or was taken before.
   std::optional<HeldBlocks> TakeLease(SessionId session, LeaseId lease);
   absl::Status CheckLease(SessionId session, LeaseId lease, absl::Time now) const;
@@ -81,6 +83,7 @@ class SessionTable {
     absl::Time heard_at;
     absl::Time renewed_at = absl::InfinitePast();
     absl::flat_hash_map<uint64_t, Lease> leases;
+    uint64_t leased_blocks = 0;                                      // of all leases
     absl::flat_hash_map<EntryId, absl::Time> reservations;           // when each was last booked
     std::deque<std::pair<absl::Time, EntryId>> reservations_by_age;  // may name some that are gone
   };
@@ -97,6 +100,7 @@ class SessionTable {
   const absl::Duration reservation_ttl_;
   const uint32_t sessions_max_;
   const uint32_t leases_max_;
+  const uint32_t leased_blocks_max_;
   const uint32_t reservations_max_;
 
   mutable Mutex mutex_;

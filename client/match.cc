@@ -16,6 +16,7 @@
 #include "client/fan_out.h"
 #include "core/check.h"
 #include "core/log.h"
+#include "core/random_id.h"
 
 namespace ibid {
 namespace {
@@ -119,12 +120,14 @@ void ClientImpl::MatchOnServer(const MatchQuery& query, MatchPart* part) {
     match.session_id = call.session->session_id();
     match.ns = query.ns;
     match.lease = query.lease;
+    if (query.lease) match.lease_id = RandomId();
     match.wait_pending = std::min(query.wait_pending, call.timeout * kWaitShare);
     const absl::StatusOr<MatchReply> reply = call.channel->Match(match, part->keys, call.timeout);
     if (!query.namespace_index.has_value() && absl::IsFailedPrecondition(reply.status())) {
       return absl::OkStatus();  // the server does not know the namespace: it has no block of it
     }
-    if (query.lease && absl::IsDeadlineExceeded(reply.status())) link.NoteLostLease(call);
+    // The server may hold a lease for an answer that never came, and heartbeats would renew it.
+    if (query.lease && !reply.ok()) call.session->ReleaseUnconfirmedLease(match.lease_id);
     IBID_RETURN_IF_ERROR(reply.status());
     IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
     if (uint64_t{reply->matched_count} + reply->pending_count > part->keys.size()) {

@@ -29,7 +29,6 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
 // A server that answers FailedPrecondition without end must not make its session be opened without
 // end.
 constexpr absl::Duration kReopenInterval = absl::Seconds(1);
-constexpr uint32_t kLostLeasesMax = 16;
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(10);
 // A call that was given less than this and got no answer says nothing about the server.
 constexpr absl::Duration kBlamefulTimeout = absl::Milliseconds(20);
@@ -72,11 +71,15 @@ ServerLink::ServerLink(std::string address, std::shared_ptr<CacheChannel> channe
       breaker_(options->breaker_failures_count, options->breaker_open),
       last_error_(absl::UnavailableError("no connection")) {
   RegisterMetrics();
+  MutexLock lock(backlink_->mutex);
+  backlink_->link = this;
 }
 
 ServerLink::~ServerLink() {
   StartStopping();
   thread_.join();
+  MutexLock lock(backlink_->mutex);
+  backlink_->link = nullptr;
 }
 
 void ServerLink::StartStopping() {
@@ -126,12 +129,12 @@ bool ServerLink::TryOpen() {
     call.channel = channel_;
   }
   call.epoch = ++last_epoch_;
-  auto opened =
-      call.channel->OpenSession(options_->client_name, call.timeout, [this](absl::Status why) {
-        MutexLock lock(mutex_);
-        last_error_ = std::move(why);
-        changed_.NotifyAll();
-      });
+  auto opened = call.channel->OpenSession(options_->client_name, call.timeout,
+                                          [backlink = backlink_](absl::Status why) {
+                                            MutexLock lock(backlink->mutex);
+                                            if (backlink->link != nullptr)
+                                              backlink->link->OnSessionBroken(std::move(why));
+                                          });
   if (!opened.ok()) {
     const bool is_silent = absl::IsDeadlineExceeded(opened.status());
     {
@@ -161,7 +164,6 @@ bool ServerLink::TryOpen() {
       if (index == namespaces_.size()) {
         epoch_ = call.epoch;
         session_ = call.session;
-        lost_leases_count_ = 0;
         last_error_ = absl::UnavailableError("the connection ended");
         breaker_.OnSuccess();
         ShowBreaker();
@@ -175,6 +177,12 @@ bool ServerLink::TryOpen() {
     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return false;
   }
   return false;
+}
+
+void ServerLink::OnSessionBroken(absl::Status why) {
+  MutexLock lock(mutex_);
+  last_error_ = std::move(why);
+  changed_.NotifyAll();
 }
 
 void ServerLink::WatchSession() {
@@ -305,12 +313,6 @@ absl::Status ServerLink::CheckIncarnation(const LinkCall& call, uint64_t incarna
   MutexLock lock(mutex_);
   if (epoch_ == call.epoch && state_ == State::kUp) WantReopen("the server was restarted");
   return absl::FailedPreconditionError(absl::StrCat(address_, ": the server was restarted"));
-}
-
-void ServerLink::NoteLostLease(const LinkCall& call) {
-  MutexLock lock(mutex_);
-  if (epoch_ != call.epoch || state_ != State::kUp || ++lost_leases_count_ < kLostLeasesMax) return;
-  WantReopen("matches with leases got no answer");
 }
 
 void ServerLink::WantReopen(absl::string_view why) {

@@ -74,11 +74,6 @@ class ServerLink {
   // `call`'s session: the link then opens everything again.
   absl::Status CheckIncarnation(const LinkCall& call, uint64_t incarnation);
 
-  // A Match with a lease got no answer: the server may hold a lease whose name nobody knows, and
-  // each heartbeat renews it. After some of these the session is opened again, which frees them,
-  // and all others.
-  void NoteLostLease(const LinkCall& call);
-
  private:
   enum class State { kFirstAttempt, kDown, kUp };
   enum class Handshake { kNotDone, kOpen, kRefused };
@@ -89,6 +84,10 @@ class ServerLink {
     uint64_t epoch = 0;  // that `handshake` is about
     Handshake handshake = Handshake::kNotDone;
     absl::Time retry_at = absl::InfinitePast();
+  };
+  struct Backlink {
+    Mutex mutex;
+    ServerLink* link IBID_GUARDED_BY(mutex) = nullptr;  // null once it has ended
   };
   struct Metrics {
     std::array<prometheus::Counter*, kCallKindsCount> requests{}, failures{};
@@ -114,6 +113,7 @@ class ServerLink {
   void Report(CallKind kind, const absl::Status& status, absl::Duration timeout);
   bool Reopen(uint64_t epoch, absl::Time deadline);
   void WantReopen(absl::string_view why) IBID_REQUIRES(mutex_);
+  void OnSessionBroken(absl::Status why);
   void PauseBeforeRetry(absl::Time deadline);
   void SetState(State state) IBID_REQUIRES(mutex_);
   void ShowBreaker() IBID_REQUIRES(mutex_);
@@ -131,12 +131,13 @@ class ServerLink {
   std::shared_ptr<CacheSession> session_ IBID_GUARDED_BY(mutex_);  // null unless kUp
   uint64_t epoch_ IBID_GUARDED_BY(mutex_) = 0;                     // of session_
   bool is_reopen_wanted_ IBID_GUARDED_BY(mutex_) = false;
-  uint32_t lost_leases_count_ IBID_GUARDED_BY(mutex_) = 0;  // of session_
   absl::Time reopened_at_ IBID_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool is_stopping_ IBID_GUARDED_BY(mutex_) = false;
   std::vector<OpenedNamespace> namespaces_ IBID_GUARDED_BY(mutex_);
   CircuitBreaker breaker_ IBID_GUARDED_BY(mutex_);
   absl::Status last_error_ IBID_GUARDED_BY(mutex_);  // why the server is away
+  // What a session may call back: it can outlive the link by a moment, in the hands of a match.
+  const std::shared_ptr<Backlink> backlink_ = std::make_shared<Backlink>();
 
   uint64_t last_epoch_ =
       0;  // owned by the thread: no attempt to open shares its number with another

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,10 @@ namespace ibid {
 inline constexpr size_t kPageBytes = 4096;
 
 inline constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// What this process could take at most: the system's available memory, or the limit of its control
+// groups (cgroup v2) if that is less. The largest number when the system does not say.
+uint64_t AvailableMemory();
 
 // Owns one mapping. Move-only. The memory is zero and aligned to kPageBytes.
 class HostMemory {

@@ -106,6 +106,7 @@ class GrpcCacheChannel final : public CacheChannel {
     request.set_namespace_id(DigestString(call.ns.digest));
     request.set_keys(EncodeKeys(chain));
     request.set_lease(call.lease);
+    request.set_lease_id(call.lease_id);
     const absl::Duration wait =
         std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
     request.set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));

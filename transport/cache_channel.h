@@ -35,6 +35,7 @@ struct MatchCall {
   uint64_t session_id = 0;  // 0: none, then no lease
   NamespaceId ns;
   bool lease = false;
+  uint64_t lease_id = 0;  // that it shall have: random; 0: the server chooses
   absl::Duration wait_pending = absl::ZeroDuration();  // within the call's timeout
 };
 
@@ -129,6 +130,9 @@ class CacheSession {
   // Gives the leases back without waiting. Nothing happens once the session is broken: they ended
   // with it.
   virtual void ReleaseLeases(std::span<const uint64_t> lease_ids) = 0;
+  // Gives back a lease that a Match without an answer may have made, or may yet make: now and once
+  // more with the next heartbeat.
+  virtual void ReleaseUnconfirmedLease(uint64_t lease_id) = 0;
 };
 
 class CacheChannel {

@@ -89,6 +89,14 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
     WriteNext();
   }
 
+  void ReleaseUnconfirmedLease(uint64_t lease_id) {
+    {
+      MutexLock lock(mutex_);
+      late_releases_.push_back(lease_id);
+    }
+    ReleaseLeases({&lease_id, 1});
+  }
+
   bool is_broken() const {
     MutexLock lock(mutex_);
     return state_ == State::kBroken;
@@ -218,6 +226,8 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
       is_silent =
           silence > absl::Milliseconds(first_response_.heartbeat_ms()) * kSilentHeartbeatsMax;
       is_heartbeat_due_ = true;
+      releases_.insert(releases_.end(), late_releases_.begin(), late_releases_.end());
+      late_releases_.clear();
     }
     if (is_silent) {
       Break(absl::UnavailableError("Session: the server is silent"));
@@ -250,6 +260,7 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::SessionRequest, v
   int starting_count_ IBID_GUARDED_BY(mutex_) = 0;  // threads in StartWrite
   bool is_heartbeat_due_ IBID_GUARDED_BY(mutex_) = false;
   std::vector<uint64_t> releases_ IBID_GUARDED_BY(mutex_);
+  std::vector<uint64_t> late_releases_ IBID_GUARDED_BY(mutex_);  // due with the next heartbeat
   v1::SessionResponse first_response_ IBID_GUARDED_BY(mutex_);
   absl::Time last_answer_ IBID_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ IBID_GUARDED_BY(mutex_);
@@ -268,6 +279,9 @@ class OpenedSession final : public CacheSession {
   bool is_broken() const override { return stream_->is_broken(); }
   void ReleaseLeases(std::span<const uint64_t> lease_ids) override {
     stream_->ReleaseLeases(lease_ids);
+  }
+  void ReleaseUnconfirmedLease(uint64_t lease_id) override {
+    stream_->ReleaseUnconfirmedLease(lease_id);
   }
 
  private:

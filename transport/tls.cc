@@ -10,14 +10,15 @@
 namespace ibid {
 namespace {
 
-// The text of `path`; empty for an empty path.
-absl::StatusOr<std::string> ReadPem(const std::string& path) {
+// The text of `path`, which the flag or option `name` gave; empty for an empty path.
+absl::StatusOr<std::string> ReadPem(absl::string_view name, const std::string& path) {
   if (path.empty()) return std::string();
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   if (!file || text.str().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("TLS: cannot read ", path, ", or it is empty"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("TLS: ", name, "=", path, ": cannot be read, or is empty; give a PEM file"));
   }
   return text.str();
 }
@@ -34,9 +35,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   if (!tls.is_enabled()) return grpc::InsecureChannelCredentials();
   IBID_RETURN_IF_ERROR(CheckPair(tls));
   grpc::SslCredentialsOptions options;
-  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.ca_file));
-  IBID_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.certificate_file));
-  IBID_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.key_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("tls_ca", tls.ca_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem("tls_cert", tls.certificate_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem("tls_key", tls.key_file));
   return grpc::SslCredentials(options);
 }
 
@@ -51,10 +52,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
       tls.ca_file.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
                           : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  IBID_ASSIGN_OR_RETURN(pair.private_key, ReadPem(tls.key_file));
-  IBID_ASSIGN_OR_RETURN(pair.cert_chain, ReadPem(tls.certificate_file));
+  IBID_ASSIGN_OR_RETURN(pair.private_key, ReadPem("tls_key", tls.key_file));
+  IBID_ASSIGN_OR_RETURN(pair.cert_chain, ReadPem("tls_cert", tls.certificate_file));
   options.pem_key_cert_pairs.push_back(std::move(pair));
-  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.ca_file));
+  IBID_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("tls_ca", tls.ca_file));
   return grpc::SslServerCredentials(options);
 }
 

@@ -1,5 +1,7 @@
 // Client against servers and networks that fail: whatever happens, a miss within the deadline,
 // never wrong data.
+#include <thread>
+
 #include "tests/client/cluster.h"
 
 namespace ibid {
@@ -203,6 +205,33 @@ TEST(ClientFaultTest, AFlippedBitIsACorruptBlock) {
     cluster.proxy(0).FlipAfter(0);
   }
   EXPECT_GE(corrupt_count, 4) << "few flips hit the framing instead";
+}
+
+// Failure 28: the server leased what it matched, and its answer came too late: nobody knows the
+// lease, and heartbeats must not keep it.
+TEST(ClientFaultTest, ALeaseWhoseAnswerIsLostIsGivenBack) {
+  Cluster cluster(1);
+  const auto client = Cluster::Connect(cluster.Options());
+  const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
+  const auto chain = TestChain(ns.id, 8);
+  ASSERT_TRUE(PublishChain(client.get(), ns, chain).is_complete());
+  BlockStore& store = cluster.server(0).store();
+  for (int round = 0; round < 5; ++round) {
+    cluster.proxy(0).StallAnswers(true);
+    std::thread matching([&] {
+      const PrefixMatch match = client->Match(ns, chain, {.timeout = absl::Milliseconds(300)});
+      EXPECT_EQ(match.blocks_count(), 0u);
+    });
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] { return store.stats().leases == 1; }));
+    matching.join();
+    cluster.proxy(0).StallAnswers(false);
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] { return store.stats().leases == 0; }));
+    EXPECT_EQ(store.stats().pinned_bytes, 0u);
+    // The breaker may have opened meanwhile.
+    EXPECT_TRUE(Eventually(absl::Seconds(10),
+                           [&] { return client->Match(ns, chain).blocks_count() == 8; }));
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] { return store.stats().leases == 0; }));
+  }
 }
 
 // One flipped bit in a server's memory: a miss for the one who meets it, and then nobody is sent

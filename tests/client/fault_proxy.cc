@@ -113,6 +113,7 @@ void FaultProxy::Accept() {
 
 void FaultProxy::Move(Connection* connection, Pipe* pipe) {
   if (connection->is_broken || pipe->to < 0 || pipe->from < 0) return;
+  if (pipe->is_from_server && are_answers_stalled_) return;
   char buffer[64 << 10];
   while (pipe->held.size() < kHeldBytesMax) {
     const ssize_t count = recv(pipe->from, buffer, sizeof buffer, 0);

@@ -30,6 +30,8 @@ class FaultProxy {
   // Bytes stop in both directions, connections stay open: a black hole. False: they flow again,
   // none lost.
   void Stall(bool is_stalled) { is_stalled_ = is_stalled; }
+  // Only what comes from the server stops.
+  void StallAnswers(bool is_stalled) { are_answers_stalled_ = is_stalled; }
   // New connections are closed at once.
   void Refuse(bool is_refusing) { is_refusing_ = is_refusing; }
   // Resets all connections now, as the death of a host does.
@@ -70,6 +72,7 @@ class FaultProxy {
   int listen_fd_ = -1;
   int port_ = 0;
   std::atomic<int> target_port_;
+  std::atomic<bool> are_answers_stalled_{false};
   std::atomic<bool> is_stalled_{false}, is_refusing_{false}, is_stopping_{false};
   std::atomic<uint64_t> cuts_requested_{0}, cut_after_{0}, flip_after_{0}, flip_every_{0};
   std::atomic<uint64_t> bytes_from_server_{0}, connections_count_{0};

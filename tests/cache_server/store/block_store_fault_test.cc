@@ -193,6 +193,74 @@ TEST_F(FaultTest, AFullFileSystemLetsTheTierGoOnWithTheFilesItHas) {
   EXPECT_EQ(Disk().blocks, 24u);
 }
 
+TEST_F(FaultTest, AFileSystemWithRoomAgainIsNoticedWithoutDemand) {
+  OpenFaulty(4, 64, 16);
+  faults_->has_no_space = true;
+  PublishChain(ChainOf(ns_, 1, 1));
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Disk().state.substr(0, 5), "full:");
+  clock_.Advance(absl::Seconds(11));
+  store_->RunMaintenance();
+  EXPECT_EQ(Disk().state.substr(0, 5), "full:") << "it still is";
+  faults_->has_no_space = false;
+  clock_.Advance(absl::Seconds(11));
+  store_->RunMaintenance();
+  EXPECT_EQ(Disk().state, "ok");
+}
+
+// A disk that fails, and is then readable but full.
+TEST_F(FaultTest, ReadsHealThoughNothingCanBeWritten) {
+  OpenFaulty(4, 64, 16);
+  const auto chain = ChainOf(ns_, 1, 12);
+  PutOnDiskOnly(chain);
+  faults_->reads_fail = true;
+  for (const ChainLink& link : chain) (void)AcquireOne(link.key);
+  ASSERT_EQ(Disk().state.substr(0, 5), "down:");
+  faults_->reads_fail = false;
+  faults_->writes_fail = true;
+  faults_->has_no_space = true;
+  for (int i = 0; i < 5'000 && Disk().state.substr(0, 5) == "down:"; ++i) {
+    clock_.Advance(absl::Seconds(31));
+    store_->RunMaintenance();
+    absl::SleepFor(absl::Milliseconds(1));  // the disk writer's own trial may be under way
+  }
+  EXPECT_NE(Disk().state.substr(0, 5), "down:") << Disk().state;
+  // Eight failed reads took their blocks with them.
+  EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[11].key), chain[11].key));
+}
+
+// Design section 4: publishing never waits for the disk unless it is asked to be durable. And a
+// block that is dropped while its bytes are on their way to disk stays away, whoever reads it.
+TEST_F(FaultTest, ASlowDiskHoldsUpNoPublishAndABlockDroppedMeanwhileStaysAway) {
+  OpenFaulty(64, 256, 16);
+  faults_->writes_stall = true;
+  const auto chain = ChainOf(ns_, 1, 20);
+  PublishChain(chain);
+  while (faults_->writes_count == 0) std::this_thread::yield();
+  const auto lease = store_->Match(session_, ns_, KeysOf(chain), {.lease = true});
+  EXPECT_EQ(lease->host_blocks, 20u);
+  EXPECT_EQ(store_->Drop(ns_, {}), 20u);
+  EXPECT_FALSE(store_->FlushRemovals(absl::Milliseconds(20))) << "one of them is being written";
+  faults_->writes_stall = false;
+  EXPECT_TRUE(store_->FlushRemovals(absl::Seconds(30)));
+  // What kill -9 would leave.
+  const std::string left = directory_.path() + "/left";
+  std::filesystem::copy(options_.disk_directory, left, std::filesystem::copy_options::recursive);
+  {
+    BlockStoreOptions options = options_;
+    options.disk_directory = left;
+    options.wrap_extent_io = nullptr;
+    const auto after = *BlockStore::Open(options);
+    ASSERT_TRUE(after->OpenNamespace(ns_, layout_).ok());
+    while (after->stats().is_recovering) std::this_thread::yield();
+    EXPECT_EQ(TierOf(after->stats(), "disk").blocks, 0u);
+  }
+  store_->ReleaseLeases(session_, {&lease->lease, 1});
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Disk().used_bytes, 0u);
+  EXPECT_EQ(Host().used_bytes, 0u);
+}
+
 TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {
   OpenFaulty();
   faults_->writes_have_no_space = true;
@@ -231,6 +299,7 @@ TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
   EXPECT_TRUE(PublishOne(chain[1]).ok());
   EXPECT_EQ(Matched(chain), 2u) << "it is in memory all the same";
   EXPECT_TRUE(store_->stats().is_recovering);
+  EXPECT_EQ(Disk().state.substr(0, 10), "read-only:") << Disk().state;
   EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[1].key), chain[1].key));
   EXPECT_TRUE(absl::IsUnavailable(PublishOne(chain[2], /*durable=*/true)));
 }

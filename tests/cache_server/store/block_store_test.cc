@@ -165,14 +165,27 @@ TEST_F(BlockStoreTest, ABlockCannotDescendFromItself) {
   ChainLink own = chain[1];
   own.parent = own.key;
   EXPECT_TRUE(absl::IsInvalidArgument(store_->Reserve(session_, ns_, own).status()));
-  // A cycle over two blocks: the second link is refused, so that both can leave.
+  // A cycle over two blocks: the second is stored without its parent, so that both can leave.
   ChainLink first = chain[1], second = chain[2];
   first.parent = second.key;
   ASSERT_TRUE(PublishOne(first).ok());
   second.parent = first.key;
-  EXPECT_TRUE(absl::IsInvalidArgument(PublishOne(second)));
-  EXPECT_EQ(store_->DropEverything(), 1u);
+  EXPECT_TRUE(PublishOne(second).ok());
+  EXPECT_EQ(store_->DropEverything(), 2u);
   EXPECT_EQ(Host().used_bytes, 0u);
+}
+
+// Somebody publishes a child of block 0 that says it is the seventh.
+TEST_F(BlockStoreTest, AChildWithAWrongPositionDoesNotKeepItsParentOut) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  ChainLink bogus = ChainOf(ns_, 2, 1)[0];
+  bogus.parent = chain[0].key;
+  bogus.position = 7;
+  ASSERT_TRUE(PublishOne(bogus).ok());
+  PublishChain(chain);
+  EXPECT_EQ(Matched(chain), 3u);
+  for (uint32_t seed = 10; seed < 40; ++seed) PublishChain(ChainOf(ns_, seed, 8));
+  EXPECT_LE(Host().used_bytes, Host().bytes_max) << "all of them can be evicted";
 }
 
 // failures 1, 2
@@ -306,6 +319,11 @@ TEST(BlockStoreOpen, NamesTheOptionThatIsWrong) {
   options.io_threads_count = 0;
   EXPECT_EQ(BlockStore::Open(options).status(),
             absl::InvalidArgumentError("io_threads_count 0: must be at least 1"));
+  options = {};
+  options.host_bytes_max = uint64_t{8} << 40;
+  const absl::Status too_much = BlockStore::Open(options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(too_much)) << too_much;
+  EXPECT_NE(too_much.message().find("--host_bytes_max"), std::string::npos) << too_much;
 }
 
 TEST(BlockStoreOpen, ExportsWhatItCounts) {

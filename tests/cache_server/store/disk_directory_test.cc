@@ -101,6 +101,38 @@ TEST(DiskDirectory, RefusesAnotherFormat) {
   EXPECT_TRUE(absl::IsFailedPrecondition(DiskDirectory::Open(temp.path() + "/d", 4096).status()));
 }
 
+TEST(DiskDirectory, RefusesExtentsThatCannotBe) {
+  for (const char* bytes : {"0", "5000", "18446744073709547520", "many"}) {
+    TempDir temp;
+    { auto directory = *DiskDirectory::Open(temp.path() + "/d", 4096); }
+    {
+      rocksdb::DB* raw = nullptr;
+      ASSERT_TRUE(rocksdb::DB::Open({}, temp.path() + "/d", &raw).ok());
+      const std::unique_ptr<rocksdb::DB> db(raw);
+      const std::string uuid(32, '0');
+      ASSERT_TRUE(db->Put({}, "m", "ibid.disk 1 " + uuid + " " + bytes).ok());
+    }
+    const absl::Status status = DiskDirectory::Open(temp.path() + "/d", 4096).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << bytes << ": " << status;
+    EXPECT_NE(status.message().find("--disk_dir"), std::string::npos) << status;
+  }
+}
+
+TEST(DiskDirectory, TheNumberOfAMalformedNamespaceIsKnown) {
+  TempDir temp;
+  { auto directory = *DiskDirectory::Open(temp.path() + "/d", 4096); }
+  {
+    rocksdb::DB* raw = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open({}, temp.path() + "/d", &raw).ok());
+    const std::unique_ptr<rocksdb::DB> db(raw);
+    ASSERT_TRUE(db->Put({}, std::string("n\0\0\0\7", 5), "short").ok());
+  }
+  const auto stored = *(*DiskDirectory::Open(temp.path() + "/d", 4096))->Namespaces();
+  ASSERT_EQ(stored.size(), 1u);
+  EXPECT_EQ(stored[0].number, 7u);
+  EXPECT_EQ(stored[0].layout, "");
+}
+
 TEST(DiskDirectory, ScansBlocksAndTellsMalformedRecords) {
   TempDir temp;
   const std::vector<ChainLink> chain = ChainOf(NamespaceOf("m"), 1, 10);

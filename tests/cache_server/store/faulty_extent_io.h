@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "cache_server/extent_io.h"
@@ -12,6 +14,7 @@ namespace ibid {
 // What the disk does wrong now; shared by the test and the store. Thread-safe.
 struct DiskFaults {
   std::atomic<bool> writes_fail{false};   // EIO
+  std::atomic<bool> writes_stall{false};  // they wait until this is false again
   std::atomic<bool> reads_fail{false};    // EIO
   std::atomic<bool> has_no_space{false};  // new extents get ENOSPC
   std::atomic<bool> writes_have_no_space{false};
@@ -33,6 +36,7 @@ class FaultyExtentIo final : public ExtentIo {
   }
   absl::Status Write(uint32_t extent, uint64_t offset, ByteView bytes) override {
     ++faults_->writes_count;
+    while (faults_->writes_stall) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (faults_->writes_fail) return absl::UnavailableError("injected: write error");
     if (faults_->writes_have_no_space) return absl::ResourceExhaustedError("injected: no space");
     if (faults_->writes_to_tear > 0) {

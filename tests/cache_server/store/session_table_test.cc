@@ -15,12 +15,14 @@ class SessionTableTest : public ::testing::Test {
     BlockStoreOptions options;
     options.sessions_max = 2;
     options.leases_per_session_max = 2;
+    options.leased_blocks_per_session_max = 5;
     options.reservations_per_session_max = 2;
     return options;
   }
-  absl::StatusOr<LeaseId> AddLease(SessionId session, absl::Time now) {
-    HeldBlocks blocks{{1, 2}, 4096};
-    return table_.AddLease(session, &blocks, now);
+  absl::StatusOr<LeaseId> AddLease(SessionId session, absl::Time now,
+                                   std::vector<EntryId> ids = {1, 2}, uint64_t lease = 0) {
+    HeldBlocks blocks{std::move(ids), 4096};
+    return table_.AddLease(session, LeaseId{lease}, &blocks, now);
   }
 
   SessionTable table_;
@@ -32,9 +34,14 @@ TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   ASSERT_TRUE(table_.Open("b", now_).ok());
   EXPECT_EQ(table_.Open("c", now_).status(),
             LimitReached("too many sessions are open", "sessions_max", 2));
-  ASSERT_TRUE(AddLease(session, now_).ok());
-  ASSERT_TRUE(AddLease(session, now_).ok());
-  EXPECT_EQ(AddLease(session, now_).status(),
+  const LeaseId lease = *AddLease(session, now_);
+  EXPECT_EQ(
+      AddLease(session, now_, {1, 1, 1, 1}).status(),
+      LimitReached("too many leased blocks of one session", "leased_blocks_per_session_max", 5));
+  ASSERT_TRUE(table_.TakeLease(session, lease).has_value());
+  ASSERT_TRUE(AddLease(session, now_, {1, 1, 1, 1}).ok()) << "those of the other are free";
+  ASSERT_TRUE(AddLease(session, now_, {1}).ok());
+  EXPECT_EQ(AddLease(session, now_, {}).status(),
             LimitReached("too many leases of one session", "leases_per_session_max", 2));
   ASSERT_TRUE(table_.AddReservation(session, 1, now_).ok());
   ASSERT_TRUE(table_.AddReservation(session, 2, now_).ok());
@@ -50,6 +57,16 @@ TEST_F(SessionTableTest, ALeaseIsTakenOnce) {
   EXPECT_TRUE(table_.TakeLease(session, lease).has_value());
   EXPECT_FALSE(table_.TakeLease(session, lease).has_value());
   EXPECT_EQ(table_.leases_count(), 0u);
+}
+
+// So that a client can give back a lease whose answer it never got.
+TEST_F(SessionTableTest, TheClientMayChooseTheIdOfALease) {
+  const SessionId session = *table_.Open("a", now_);
+  EXPECT_EQ(*AddLease(session, now_, {1}, 77), LeaseId{77});
+  EXPECT_TRUE(absl::IsAlreadyExists(AddLease(session, now_, {2}, 77).status()));
+  const SessionId other = *table_.Open("b", now_);
+  EXPECT_TRUE(AddLease(other, now_, {3}, 77).ok()) << "ids are those of a session";
+  EXPECT_EQ(table_.TakeLease(session, LeaseId{77})->ids, std::vector<EntryId>{1});
 }
 
 TEST_F(SessionTableTest, ALeaseEndsAfterItsTermUnlessRenewed) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -20,6 +21,9 @@ constexpr size_t kBatchBlocksMax = 32;
 constexpr size_t kEvictBatchMax = 16;
 constexpr int kClearTriesMax = 4;
 constexpr absl::Duration kHealPoll = absl::Milliseconds(50);
+// How long one write lets waiting reads go first.
+constexpr absl::Duration kYieldMax = absl::Milliseconds(20);
+constexpr absl::Duration kYieldPoll = absl::Microseconds(200);
 
 absl::Status NotStored(absl::string_view why) { return absl::UnavailableError(why); }
 
@@ -116,11 +120,22 @@ void DiskWriter::Write(std::vector<DiskWrite> writes) {
   std::vector<Job> jobs(writes.size());
   for (size_t i = 0; i < writes.size(); ++i) {
     jobs[i].write = std::move(writes[i]);
+    YieldToReads();
     Begin(jobs[i]);
     if (jobs[i].host_page != kNoPage && jobs[i].result.ok()) WriteBytes(jobs[i]);
   }
   Commit(jobs);
   for (Job& job : jobs) End(job);
+}
+
+// Somebody waits for a read, and for few writes: so reads go first, but writes always go on.
+void DiskWriter::YieldToReads() {
+  const SteadyClock clock;
+  const absl::Time until = clock.Now() + kYieldMax;
+  while (parts_.disk_reads_waiting.load(std::memory_order_relaxed) > 0 && clock.Now() < until &&
+         !parts_.disk_queue.is_closed()) {
+    absl::SleepFor(kYieldPoll);
+  }
 }
 
 // Decides whether there is something to write, and pins it.

@@ -26,6 +26,7 @@ class DiskWriter {
   void Run();
   void Remove(const std::vector<DiskRemoval>& removals);
   void Write(std::vector<DiskWrite> writes);
+  void YieldToReads();
   void Begin(Job& job);
   void WriteBytes(Job& job);
   void Commit(std::vector<Job>& jobs);

@@ -42,6 +42,8 @@ HostArena::~HostArena() {
 // The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped
 // here, ahead of the requests. Neither call changes a byte, so slots may be written meanwhile.
 void HostArena::Populate() {
+  // Huge pages where the system has them for shared memory (shmem_enabled): a hint, no more.
+  (void)madvise(memory_.begin(), memory_.size(), MADV_HUGEPAGE);
   for (size_t at = 0; at < memory_.size() && !is_stopping_.load(std::memory_order_relaxed);
        at += kPopulatePieceBytes) {
     const size_t bytes = std::min(kPopulatePieceBytes, memory_.size() - at);

@@ -221,7 +221,15 @@ void ReadPath::QueueRead(const Read& read, Done done) {
   if (!is_first) return;
   if (!parts_.disk->health().CanRead(parts_.Now())) {
     Answer(read, absl::UnavailableError(parts_.disk->state()), nullptr);
-  } else if (!executor_->TrySubmit([this, read] { ReadFromDisk(read); })) {
+    return;
+  }
+  ++parts_.disk_reads_waiting;
+  const bool is_queued = executor_->TrySubmit([this, read] {
+    ReadFromDisk(read);
+    --parts_.disk_reads_waiting;
+  });
+  if (!is_queued) {
+    --parts_.disk_reads_waiting;
     Answer(read,
            LimitReached("too many disk reads are waiting", "acquire_queue_max",
                         parts_.options.acquire_queue_max),

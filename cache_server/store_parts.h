@@ -2,6 +2,7 @@
 // absent.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -46,6 +47,7 @@ struct StoreParts {
   EvictionBook book;
   ReadBuffers read_buffers;
   DiskWorkQueue disk_queue;
+  std::atomic<uint32_t> disk_reads_waiting{0};  // somebody waits for each; the disk writer yields
 };
 
 }  // namespace ibid

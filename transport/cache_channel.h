@@ -35,8 +35,8 @@ struct MatchCall {
   uint64_t session_id = 0;  // 0: none, then no lease
   NamespaceId ns;
   bool lease = false;
-  uint64_t lease_id = 0;  // that it shall have: random; 0: the server chooses
   absl::Duration wait_pending = absl::ZeroDuration();  // within the call's timeout
+  uint64_t lease_id = 0;  // that it shall have: random; 0: the server chooses
 };
 
 struct MatchReply {

@@ -163,6 +163,16 @@ TEST_F(HandshakeTest, DropOfEverythingIsNeverMeantByAccident) {
   v1::DropResponse dropped;
   EXPECT_EQ(stub->Drop(&context, request, &dropped).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+  for (const size_t keys_count : {size_t{0}, kDropCorruptKeysMax + 1}) {
+    grpc::ClientContext corrupt_context;
+    v1::DropRequest corrupt;
+    corrupt.set_namespace_id(std::string(32, 'n'));
+    corrupt.set_keys(std::string(keys_count * 32, 'k'));
+    corrupt.set_only_corrupt(true);
+    const grpc::Status status = stub->Drop(&corrupt_context, corrupt, &dropped);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("kDropCorruptKeysMax"));
+  }
   grpc::ClientContext second;
   request.set_everything(true);
   request.set_keys(std::string(32, 'k'));

@@ -2,13 +2,17 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <filesystem>
+
 #include "tests/cache_server/service/server_fixture.h"
 #include "tests/harness/http.h"
+#include "tests/harness/process.h"
 #include "transport/call_deadline.h"
 
 namespace ibid {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -51,6 +55,36 @@ TEST_F(PortsTest, TheHttpPortSaysHealthAndMetricsUntilTheStop) {
   EXPECT_THAT(HttpGet(port, "/metrics"), HasSubstr("ibid_cache_service_calls_total"));
   server->Shutdown(absl::Seconds(1));
   EXPECT_EQ(HttpGet(port, "/healthz"), "");
+}
+
+// Design section 10: a disk in trouble is said in health and metrics, heals, and fails nobody.
+TEST_F(PortsTest, ADiskInTroubleIsSaidInHealthAndMetricsAndHeals) {
+  const TempFolder folder;
+  static ManualClock clock;  // outlives the server of the fixture
+  ServerOptions options = SmallServer();
+  options.disk_dir = folder / "disk";
+  options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+  auto started = CacheServer::Start(options, &clock);
+  ASSERT_TRUE(started.ok()) << started.status();
+  server = *std::move(started);
+  const auto health = [&] { return HttpGet(server->http_port(), "/healthz"); };
+  const auto has_metric = [&](const std::string& line) {
+    return HttpGet(server->http_port(), "/metrics").find(line) != std::string::npos;
+  };
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const auto client = Connect(spec);
+  ASSERT_TRUE(Eventually([&] { return has_metric("ibid_store_disk_is_ok 1"); }));
+  std::filesystem::remove_all(folder / "disk" + "/extents");
+  const SampleBlocks blocks = MakeBlocks(spec, 4);
+  EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
+  EXPECT_TRUE(Eventually([&] { return health().find("disk: full:") != std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] { return has_metric("ibid_store_disk_is_ok 0"); }));
+  EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 4u);
+
+  std::filesystem::create_directory(folder / "disk" + "/extents");
+  clock.Advance(absl::Seconds(11));
+  EXPECT_TRUE(Eventually([&] { return health().find("disk:") == std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] { return has_metric("ibid_store_disk_is_ok 1"); }));
 }
 
 TEST_F(PortsTest, WithoutAnHttpAddressThereIsNoPort) {

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -17,6 +19,9 @@ class FaultTest : public StoreFixture {
   void OpenFaulty(size_t host_pages = 4, size_t disk_pages = 64, size_t extent_pages = 16,
                   uint32_t block_pages = 1) {
     BlockStoreOptions options = WithDisk(host_pages, disk_pages, extent_pages);
+    options.metrics = options_.metrics;
+    options.disk_write_queue_max = options_.disk_write_queue_max;
+    options.acquire_queue_max = options_.acquire_queue_max;
     options.wrap_extent_io = [faults = faults_](std::unique_ptr<ExtentIo> real) {
       return std::make_unique<FaultyExtentIo>(std::move(real), faults);
     };
@@ -259,6 +264,68 @@ TEST_F(FaultTest, ASlowDiskHoldsUpNoPublishAndABlockDroppedMeanwhileStaysAway) {
   ASSERT_TRUE(Flush());
   EXPECT_EQ(Disk().used_bytes, 0u);
   EXPECT_EQ(Host().used_bytes, 0u);
+}
+
+TEST_F(FaultTest, WritesBeyondTheQueueAreSkippedAndCounted) {
+  MetricsRegistry registry;
+  options_.metrics = &registry;
+  options_.disk_write_queue_max = 12;
+  OpenFaulty(64, 256, 16);
+  faults_->writes_stall = true;
+  PublishChain(ChainOf(ns_, 1, 1));
+  while (faults_->writes_count == 0) std::this_thread::yield();
+  PublishChain(ChainOf(ns_, 2, 20));  // no error: they are in memory
+  faults_->writes_stall = false;
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Matched(ChainOf(ns_, 2, 20)), 20u);
+  EXPECT_EQ(Disk().blocks, 1u + 12u);
+  EXPECT_THAT(SerializeMetrics(registry),
+              testing::HasSubstr("ibid_store_skipped_disk_writes_total 8"));
+}
+
+TEST_F(FaultTest, ReadsBeyondTheQueueAreRefusedByName) {
+  options_.acquire_queue_max = 8;
+  OpenFaulty();
+  const auto chain = ChainOf(ns_, 1, 16);
+  PutOnDiskOnly(chain);
+  faults_->reads_stall = true;
+  std::atomic<int> answers_count{0}, refused_count{0};
+  for (const ChainLink& link : chain) {
+    store_->Acquire(ns_, link.key, [&](absl::StatusOr<BlockRef> ref) {
+      if (ref.ok()) {
+        EXPECT_TRUE(ref->payload().size() > 0);
+      } else {
+        EXPECT_EQ(LimitOf(ref.status()), (Limit{"acquire_queue_max", 8}));
+        ++refused_count;
+      }
+      ++answers_count;
+    });
+  }
+  EXPECT_GE(refused_count, 16 - 8 - static_cast<int>(options_.io_threads_count));
+  EXPECT_LT(refused_count, 16);
+  faults_->reads_stall = false;
+  while (answers_count < 16) std::this_thread::yield();
+  EXPECT_EQ(store_->stats().missed_blocks, static_cast<uint64_t>(refused_count));
+}
+
+// Design section 10: reads before write-backs. But a disk that answers no read does not hold up
+// the writes for ever.
+TEST_F(FaultTest, WritesYieldToReadsAndGoOnAllTheSame) {
+  OpenFaulty(4, 64, 16);
+  const auto chain = ChainOf(ns_, 1, 3);
+  PutOnDiskOnly(chain);
+  faults_->reads_stall = true;
+  std::atomic<int> answers_count{0};
+  for (const ChainLink& link : chain)
+    store_->Acquire(ns_, link.key, [&](absl::StatusOr<BlockRef>) { ++answers_count; });
+  while (faults_->reads_count == 0) std::this_thread::yield();
+  const int writes_before = faults_->writes_count;
+  ASSERT_TRUE(PublishOne(ChainOf(ns_, 2, 1)[0]).ok());
+  EXPECT_EQ(faults_->writes_count, writes_before) << "a read is waiting";
+  while (faults_->writes_count == writes_before) std::this_thread::yield();
+  EXPECT_EQ(answers_count, 0) << "the reads are still waiting";
+  faults_->reads_stall = false;
+  while (answers_count < 3) std::this_thread::yield();
 }
 
 TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {

@@ -1,6 +1,12 @@
 #include "cache_server/extent_io.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
 
 #include "core/host_memory.h"
 #include "tests/cache_server/store/store_harness.h"
@@ -21,6 +27,28 @@ TEST(ExtentIo, ReadsBackWhatWasWritten) {
   ASSERT_TRUE(io->Read(3, 2 * kPageBytes, back.view()).ok());
   EXPECT_EQ(Checksum(back.view()), checksum);
   EXPECT_EQ(*io->List(), std::vector<uint32_t>{3});
+}
+
+// The flags of this process's open file `path`; nothing when it is not open.
+std::optional<int> OpenFlagsOf(const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry.path(), error) != path) continue;
+    return fcntl(std::stoi(entry.path().filename()), F_GETFL);
+  }
+  return std::nullopt;
+}
+
+TEST(ExtentIo, FilesAreOpenedForDirectIo) {
+  TempDir directory;
+  const int probe = open((directory.path() + "/probe").c_str(), O_RDWR | O_CREAT | O_DIRECT, 0600);
+  if (probe < 0) GTEST_SKIP() << "the file system of the temporary folder has no O_DIRECT";
+  close(probe);
+  const auto io = MakeFileExtentIo(directory.path());
+  ASSERT_TRUE(io->Prepare(3, 8 * kPageBytes).ok());
+  const std::optional<int> flags = OpenFlagsOf(directory.path() + "/000003.ext");
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_NE(*flags & O_DIRECT, 0);
 }
 
 TEST(ExtentIo, PrepareTakesTheRoomFromTheFileSystemAndCutsALongerFile) {

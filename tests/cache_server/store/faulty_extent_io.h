@@ -15,6 +15,7 @@ namespace ibid {
 struct DiskFaults {
   std::atomic<bool> writes_fail{false};   // EIO
   std::atomic<bool> writes_stall{false};  // they wait until this is false again
+  std::atomic<bool> reads_stall{false};   // the same
   std::atomic<bool> reads_fail{false};    // EIO
   std::atomic<bool> has_no_space{false};  // new extents get ENOSPC
   std::atomic<bool> writes_have_no_space{false};
@@ -47,6 +48,7 @@ class FaultyExtentIo final : public ExtentIo {
   }
   absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) override {
     ++faults_->reads_count;
+    while (faults_->reads_stall) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (faults_->files_vanished) return absl::NotFoundError("injected: no such file");
     if (faults_->reads_fail) return absl::UnavailableError("injected: read error");
     const absl::Status status = real_->Read(extent, offset, into);

@@ -5,6 +5,7 @@ measured them; the workers are warmed with another prompt first. Standard librar
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import shutil
@@ -30,6 +31,47 @@ class DemoError(Exception):
     """What went wrong, for the user; no traceback."""
 
 
+def start(arguments, **pipes):
+    try:
+        # In a session of its own: Ctrl-C is the demo's, which ends what it started.
+        return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True, **pipes)
+    except OSError as error:
+        raise DemoError(f"cannot start {arguments[0]}: {error.strerror}") from error
+
+
+class Interrupts:
+    """Turns the signals that end the demo into one KeyboardInterrupt, and only where that leaves nothing behind: a
+    process that was started and not yet noted, or a folder, would outlive the demo."""
+
+    def __init__(self):
+        self.has_come, self.is_allowed = False, False
+        for each in ENDING_SIGNALS:
+            signal.signal(each, self.on_signal)
+
+    def on_signal(self, signum, frame):
+        self.has_come = True
+        if self.is_allowed:
+            self.raise_once()
+
+    def raise_once(self):
+        self.is_allowed = False  # a second Ctrl-C must not keep the programs from being ended
+        raise KeyboardInterrupt
+
+    def allow(self):
+        self.is_allowed = True
+        if self.has_come:
+            self.raise_once()
+
+    @contextlib.contextmanager
+    def held(self):
+        was_allowed, self.is_allowed = self.is_allowed, False
+        try:
+            yield
+        finally:
+            if was_allowed:
+                self.allow()
+
+
 class Program:
     """One child process, with its log in the demo's folder. Ends with the demo."""
 
@@ -39,8 +81,7 @@ class Program:
         self.port_file.unlink(missing_ok=True)
         self.log_path = folder / f"{name}.log"
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen([*arguments, f"--port_file={self.port_file}"], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, start_new_session=True)
+            self.process = start([*arguments, f"--port_file={self.port_file}"], stdout=log, stderr=log)
 
     def address(self):
         """Waits until it serves."""
@@ -67,31 +108,40 @@ class Program:
 
 
 class Demo:
-    def __init__(self, options, folder):
+    def __init__(self, options, folder, interrupts):
+        self.interrupts = interrupts
+        self.question = None  # the CLI's process that runs now
         self.bin = pathlib.Path(options.bin).resolve()
         self.model = pathlib.Path(options.model).resolve()
         self.folder = folder
         self.programs = {}
         self.started = time.monotonic()
-        self.prompt = (self.model / "prompt.txt").read_text().rstrip()
+        self.prompt = read_prompt(self.model)
         self.runs = []
 
     # Processes.
 
+    def start_program(self, key, name, arguments):
+        with self.interrupts.held():
+            self.programs[key] = Program(name, arguments, self.folder)
+
     def start_server(self, listen="127.0.0.1:0"):
-        self.programs["server"] = Program("server", [
+        self.start_program("server", "server", [
             self.bin / "ibid-server", f"--listen={listen}", "--http_listen=127.0.0.1:0", "--host_bytes_max=256MiB",
-            f"--disk_dir={self.folder / 'disk'}", "--disk_bytes_max=1GiB", "--extent_bytes=16MiB"], self.folder)
+            f"--disk_dir={self.folder / 'disk'}", "--disk_bytes_max=1GiB", "--extent_bytes=16MiB"])
         self.server = self.programs["server"].address()
 
     def start_workers(self):
         for name in "ABC":
-            self.programs[name] = Program(f"worker-{name}", [
+            self.start_program(name, f"worker-{name}", [
                 self.bin / "ibid-worker", f"--model={self.model}", "--listen=127.0.0.1:0", f"--servers={self.server}",
-                "--threads=2"], self.folder)
+                "--threads=2"])
         self.workers = {name: self.programs[name].address() for name in "ABC"}
 
     def stop_all(self):
+        if self.question is not None:
+            self.question.kill()
+            self.question.communicate()
         for program in self.programs.values():
             if program.process.poll() is None:
                 program.process.terminate()
@@ -104,11 +154,14 @@ class Demo:
         left = DEADLINE_S - (time.monotonic() - self.started)
         if left <= 0:
             raise DemoError(f"the demo did not finish within {DEADLINE_S:.0f} s")
-        done = subprocess.run([self.bin / "ibid", *arguments, "--json"], capture_output=True, text=True, timeout=left,
-                              stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise DemoError(f"`ibid {' '.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
+        with self.interrupts.held():
+            self.question = start([self.bin / "ibid", *arguments, "--json"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+        out, err = self.question.communicate(timeout=left)
+        if self.question.returncode != 0:
+            raise DemoError(f"`ibid {' '.join(arguments)}` ended with {self.question.returncode}: {err.strip()}")
+        self.question = None
+        return json.loads(out)
 
     def generate(self, worker, ending, *flags):
         prompt_file = self.folder / "prompt.txt"
@@ -196,8 +249,25 @@ class Demo:
             raise DemoError("a stopped store served tokens")
 
 
-def interrupted(signum, frame):
-    raise KeyboardInterrupt
+def read_prompt(model):
+    try:
+        return (model / "prompt.txt").read_text().rstrip()
+    except OSError as error:
+        raise DemoError(f"--model: cannot read {error.filename}: {error.strerror}") from error
+
+
+def run_demo(options, folder, interrupts):
+    demo = Demo(options, folder, interrupts)
+    try:
+        try:
+            interrupts.allow()
+            demo.play()
+            demo.check()
+            pathlib.Path(options.json).write_text(json.dumps({"runs": demo.runs}, indent=1) + "\n")
+        finally:
+            interrupts.is_allowed = False  # an interrupt can come even here, and no later
+    finally:
+        demo.stop_all()
 
 
 def main():
@@ -206,29 +276,24 @@ def main():
     parser.add_argument("--model", default="models/demo", help="HF model directory with a prompt.txt")
     parser.add_argument("--json", default="build/demo.json", help="where the figures are written")
     options = parser.parse_args()
-    for each in ENDING_SIGNALS:
-        signal.signal(each, interrupted)
+    interrupts = Interrupts()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ibid-demo-"))
-    demo = Demo(options, folder)
     try:
-        demo.play()
-        demo.check()
+        run_demo(options, folder, interrupts)
+    except KeyboardInterrupt:
+        print("demo: interrupted; it has stopped the programs it started", file=sys.stderr)
+        return 130
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except subprocess.TimeoutExpired as error:
         print(f"demo: {error.cmd[1]} did not answer in time", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted; stopping the programs it started", file=sys.stderr)
-        return 130
+    except OSError as error:
+        print(f"demo: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     finally:
-        for each in ENDING_SIGNALS:  # a second Ctrl-C must not keep the programs from being ended
-            signal.signal(each, signal.SIG_IGN)
-        demo.stop_all()
         shutil.rmtree(folder, ignore_errors=True)
-        if demo.runs:
-            pathlib.Path(options.json).write_text(json.dumps({"runs": demo.runs}, indent=1) + "\n")
     print(f"All output tokens are identical. Figures: {options.json}")
     return 0
 

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/flags.h"
+#include "client/cli/utf8.h"
 
 namespace ibid::cli {
 namespace {
@@ -45,6 +49,15 @@ CommandLineSpec SpecOf(const Command& command) {
 
 void ReadFlags(const Command& command, const std::vector<std::string>& arguments) {
   GivenFlags() = ReadCommandLine(SpecOf(command), arguments).given;
+  for (const char* name : {"prompt", "text", "stop", "salt", "adapter"}) {
+    if (IsGiven(name) && !IsUtf8(absl::FindCommandLineFlag(name)->CurrentValue())) {
+      std::exit(FailUsage(command, absl::StrCat("--", name, ": is not UTF-8 text")));
+    }
+  }
+  if (const absl::Duration timeout = absl::GetFlag(FLAGS_timeout); timeout < absl::ZeroDuration()) {
+    std::exit(FailUsage(command, absl::StrCat("--timeout=", absl::FormatDuration(timeout),
+                                              ": use a duration as 500ms or 10s")));
+  }
 }
 
 bool IsGiven(const std::string& flag) { return GivenFlags().count(flag) > 0; }
@@ -105,10 +118,12 @@ int FailServers(const Command& command) {
 int FailWorker(const Command& command, absl::string_view what, absl::string_view address,
                const absl::Status& status) {
   if (absl::IsUnavailable(status)) {
-    absl::FPrintF(stderr,
-                  "ibid %s: no worker answers at %s. Is ibid-worker running there? "
-                  "--worker=host:port names another.\n",
-                  command.name, address);
+    // gRPC's words for a connection that never was; all else happened to one.
+    const bool is_nobody = absl::StrContains(status.message(), "failed to connect") ||
+                           absl::StrContains(status.message(), "resolution failed");
+    absl::FPrintF(stderr, "ibid %s: %s: %s %s: %s%s\n", command.name, what,
+                  is_nobody ? "no worker answers at" : "the worker at", address, status.message(),
+                  is_nobody ? ". Is ibid-worker running there?" : "");
     return kExitUnreachable;
   }
   if (absl::IsDeadlineExceeded(status)) {

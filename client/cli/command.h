@@ -34,7 +34,8 @@ struct Command {
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand;
 
 CommandLineSpec SpecOf(const Command& command);
-// Sets the flags from `arguments` (what follows the command's name), or ends the program.
+// Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are
+// UTF-8 after it.
 void ReadFlags(const Command& command, const std::vector<std::string>& arguments);
 // The flag was on the command line.
 bool IsGiven(const std::string& flag);

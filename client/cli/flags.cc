@@ -1,6 +1,28 @@
 #include "client/cli/flags.h"
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_join.h"
+
+namespace ibid::cli {
+namespace {
+
+// Abseil parses each occurrence on its own and keeps the last.
+std::vector<std::string>& GivenValues() {
+  static std::vector<std::string> values;
+  return values;
+}
+
+}  // namespace
+
+bool AbslParseFlag(absl::string_view text, RepeatedText* flag, std::string*) {
+  GivenValues().emplace_back(text);
+  flag->values = GivenValues();
+  return true;
+}
+
+std::string AbslUnparseFlag(const RepeatedText& flag) { return absl::StrJoin(flag.values, " "); }
+
+}  // namespace ibid::cli
 
 ABSL_FLAG(std::vector<std::string>, servers, {"127.0.0.1:7070"},
           "cache servers, host:port,...; all of the cluster, in any order");
@@ -37,6 +59,7 @@ ABSL_FLAG(double, temperature, 0, "0: always the most likely token");
 ABSL_FLAG(uint32_t, top_k, 0, "sample among the k most likely tokens; 0: off");
 ABSL_FLAG(double, top_p, 0, "sample among the tokens that together have this probability; 0: off");
 ABSL_FLAG(uint64_t, seed, 0, "seed of the sampling");
-ABSL_FLAG(std::string, stop, "", "text that ends the output before it");
+ABSL_FLAG(ibid::cli::RepeatedText, stop, {},
+          "text that ends the output before it; given several times, the first that comes");
 ABSL_FLAG(std::string, store, "rw", "use of the store: rw, ro, wo or off");
 ABSL_FLAG(bool, no_worker_cache, false, "do not reuse what the worker itself still has");

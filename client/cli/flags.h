@@ -7,6 +7,15 @@
 #include "absl/flags/declare.h"
 #include "absl/time/time.h"
 
+namespace ibid::cli {
+
+// A flag that may be given several times; each adds a value. REQUIRES: one flag of this type.
+struct RepeatedText {
+  std::vector<std::string> values;
+};
+
+}  // namespace ibid::cli
+
 ABSL_DECLARE_FLAG(std::vector<std::string>, servers);
 ABSL_DECLARE_FLAG(std::string, worker);
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
@@ -35,6 +44,6 @@ ABSL_DECLARE_FLAG(double, temperature);
 ABSL_DECLARE_FLAG(uint32_t, top_k);
 ABSL_DECLARE_FLAG(double, top_p);
 ABSL_DECLARE_FLAG(uint64_t, seed);
-ABSL_DECLARE_FLAG(std::string, stop);
+ABSL_DECLARE_FLAG(ibid::cli::RepeatedText, stop);
 ABSL_DECLARE_FLAG(std::string, store);
 ABSL_DECLARE_FLAG(bool, no_worker_cache);

@@ -1,8 +1,7 @@
 // `ibid generate`.
+#include <cerrno>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <cstring>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
@@ -10,18 +9,38 @@
 #include "client/cli/command.h"
 #include "client/cli/flags.h"
 #include "client/cli/json.h"
+#include "client/cli/utf8.h"
 #include "core/check.h"
 
 namespace ibid::cli {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Minutes(5);
+// More than a worker takes.
+constexpr size_t kPromptBytesMax = size_t{64} << 20;
 
 absl::StatusOr<std::string> ReadPrompt(const std::string& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("--prompt_file: cannot read ", path));
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  const auto wrong = [&path](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("--prompt_file=", path, ": ", why));
+  };
+  std::FILE* const file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return wrong(absl::StrCat("cannot be read: ", std::strerror(errno)));
+  std::string text;
+  std::vector<char> buffer(1 << 16);
+  size_t count;
+  do {
+    errno = 0;
+    count = std::fread(buffer.data(), 1, buffer.size(), file);
+    text.append(buffer.data(), count);
+  } while (count > 0 && text.size() <= kPromptBytesMax);
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  if (file != stdin) std::fclose(file);
+  if (error != 0) return wrong(absl::StrCat("cannot be read: ", std::strerror(error)));
+  if (text.size() > kPromptBytesMax) {
+    return wrong(absl::StrCat("is longer than ", kPromptBytesMax, " bytes"));
+  }
+  if (!IsUtf8(text)) return wrong("is not UTF-8 text");
+  return text;
 }
 
 absl::StatusOr<InferenceStore> ParseStore(const std::string& text) {
@@ -50,7 +69,7 @@ absl::StatusOr<InferenceRequest> MakeRequest() {
   request.top_p = static_cast<float>(absl::GetFlag(FLAGS_top_p));
   request.seed = absl::GetFlag(FLAGS_seed);
   request.max_tokens = absl::GetFlag(FLAGS_max_tokens);
-  if (IsGiven("stop")) request.stop_texts.push_back(absl::GetFlag(FLAGS_stop));
+  request.stop_texts = absl::GetFlag(FLAGS_stop).values;
   IBID_ASSIGN_OR_RETURN(request.store, ParseStore(absl::GetFlag(FLAGS_store)));
   request.ignores_worker_cache = absl::GetFlag(FLAGS_no_worker_cache);
   request.salt = absl::GetFlag(FLAGS_salt);
@@ -68,6 +87,13 @@ class Output {
       std::fflush(stdout);
     }
     return true;
+  }
+
+  // For an error after a part of the text.
+  void EndLine() const {
+    if (absl::GetFlag(FLAGS_json) || text_.empty()) return;
+    std::fputs("\n", stdout);
+    std::fflush(stdout);
   }
 
   void PrintEnd(const InferenceFinish& finish) const {
@@ -126,7 +152,10 @@ int RunGenerate(const Command& command) {
     // The first token was the other worker's; what this one did for the prompt stays visible.
     if (finish.ok()) finish->ttft_ms = prefill->ttft_ms;
   }
-  if (!finish.ok()) return FailWorker(command, "generating", address, finish.status());
+  if (!finish.ok()) {
+    output.EndLine();
+    return FailWorker(command, "generating", address, finish.status());
+  }
   output.PrintEnd(*finish);
   return kExitOk;
 }

@@ -73,6 +73,15 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"drop", "--namespace=12"},
       {"status", "--servers=nowhere"},
       {"status", "--timeout=soon"},
+      {"status", "--timeout=-1s"},
+      {"generate", "--prompt_file=/"},
+      {"generate", "--prompt_file=/nowhere"},
+      {"generate", "--prompt_file=/dev/zero"},
+      {"generate", "--prompt=\xff"},
+      {"generate", "--prompt=x", "--salt=cut\xc3"},
+      {"generate", "--prompt=x", "--stop=ok", "--stop=\xed\xa0\x80"},
+      {"match", "--text=overlong\xc0\xaf"},
+      {"match", "--tokens=1", "--adapter=\xf4\x90\x80\x80"},
       {"generate", "--prompt"}};
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
@@ -161,6 +170,38 @@ TEST_F(CliTest, GenerateStreamsTextAndSaysWhatItCost) {
   EXPECT_EQ(Ibid({"generate", "--prompt=x", "--max_tokens=0", worker()}).exit_code, 2);
 }
 
+TEST_F(CliTest, GenerateTakesAllOfUnicodeAndNamesAFileThatIsNone) {
+  const std::string text =
+      "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf";
+  EXPECT_EQ(Ibid({"match", "--text=" + text, worker()}).exit_code, 1);
+  TempFolder folder;
+  std::ofstream(folder / "prompt") << "caf\xe9";  // Latin-1
+  const RunResult result = Ibid({"generate", "--prompt_file=" + (folder / "prompt"), worker()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("prompt: is not UTF-8 text\n"));
+}
+
+TEST_F(CliTest, GenerateSendsEachStopText) {
+  Ibid({"generate", "--prompt=x", "--stop=a,b", "--stop", "\n\n", worker()});
+  EXPECT_THAT(worker_.stop_texts(), testing::ElementsAre("a,b", "\n\n"));
+  EXPECT_THAT(Ibid({"generate", "--help"}, false).out, HasSubstr("given several times"));
+}
+
+TEST_F(CliTest, AWorkerThatFailsIsQuoted) {
+  worker_.FailAfter(0, {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
+  const RunResult draining = Ibid({"generate", "--prompt=abc", worker()});
+  EXPECT_EQ(draining.exit_code, 3);
+  EXPECT_EQ(draining.out, "");
+  EXPECT_EQ(draining.err, "ibid generate: generating: the worker at " + worker_.address() +
+                              ": the worker is shutting down\n");
+  worker_.FailAfter(2, {grpc::StatusCode::UNAVAILABLE, "Socket closed"});
+  const RunResult cut = Ibid({"generate", "--prompt=abc", worker()});
+  EXPECT_EQ(cut.exit_code, 3);
+  EXPECT_EQ(cut.out, "cb\n");
+  EXPECT_THAT(cut.err, HasSubstr("Socket closed"));
+  EXPECT_THAT(cut.err, testing::Not(HasSubstr("running there")));
+}
+
 TEST_F(CliTest, GenerateCanPrefillOnAnotherWorker) {
   FakeWorker prefill(TestSpec(), kTestBlockTokens);
   const auto json = nlohmann::json::parse(
@@ -193,6 +234,7 @@ TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
        "--tokens=1,2,3,4,5,6,7,8", servers},
       {"match", "--text=x", "--worker=" + nobody, servers},
       {"generate", "--prompt=x", "--worker=" + nobody}};
+  EXPECT_THAT(Ibid(lines.back(), false).err, HasSubstr("Is ibid-worker running there?"));
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
     EXPECT_EQ(result.exit_code, 3) << line[0] << result.err;

@@ -26,6 +26,15 @@ class FakeWorker final : private v1::InferenceService::Service {
   }
   ~FakeWorker() override { server_->Shutdown(); }
 
+  // Streams end with `status` after `pieces_count` pieces.
+  void FailAfter(size_t pieces_count, grpc::Status status) {
+    failing_after_ = pieces_count;
+    failure_ = std::move(status);
+  }
+
+  // Of the last stream. Read when it has ended.
+  const std::vector<std::string>& stop_texts() const { return stop_texts_; }
+
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:
@@ -39,15 +48,18 @@ class FakeWorker final : private v1::InferenceService::Service {
                       uint32_t fetched, grpc::ServerWriter<v1::GenerateResponse>* writer) {
     if (request.stop().max_tokens() == 0)
       return {grpc::StatusCode::INVALID_ARGUMENT, "max_tokens: is 0"};
+    stop_texts_.assign(request.stop().texts().begin(), request.stop().texts().end());
     const uint32_t prompt_count = static_cast<uint32_t>(prompt.size());
     std::reverse(prompt.begin(), prompt.end());
     prompt.resize(std::min<size_t>(prompt.size(), request.stop().max_tokens()));
+    if (!failure_.ok()) prompt.resize(std::min(prompt.size(), failing_after_));
     for (uint32_t token : prompt) {
       v1::GenerateResponse piece;
       piece.add_token_ids(token);
       piece.set_text(std::string(1, static_cast<char>(token)));
       writer->Write(piece);
     }
+    if (!failure_.ok()) return failure_;
     v1::GenerateResponse last;
     v1::Finish* finish = last.mutable_finish();
     finish->set_reason(v1::Finish::REASON_LENGTH);
@@ -104,6 +116,9 @@ class FakeWorker final : private v1::InferenceService::Service {
   const NamespaceSpec spec_;
   const uint32_t block_tokens_;
   const uint32_t waiting_requests_;
+  std::vector<std::string> stop_texts_;
+  size_t failing_after_ = 0;
+  grpc::Status failure_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

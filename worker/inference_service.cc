@@ -33,11 +33,11 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       : engine_(engine), executor_(executor), arrived_(clock_.Now()) {}
   virtual ~RunningCall() = default;
 
-  // Does not block. Ends with OnItem or OnRefused, sooner or later.
-  void Start(ParseRequest parse) {
-    const bool is_queued = executor_->TrySubmit(
+  // Parses on `parser`. Does not block. Ends with OnItem or OnRefused, sooner or later.
+  void Start(Executor& parser, ParseRequest parse) {
+    const bool is_queued = parser.TrySubmit(
         [self = shared_from_this(), parse = std::move(parse)] { self->Submit(parse); });
-    if (!is_queued) OnRefused(CallQueueFull(executor_->capacity()));
+    if (!is_queued) OnRefused(CallQueueFull(parser.capacity()));
   }
 
   void Cancel() {
@@ -198,27 +198,28 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
  public:
   Impl(Engine* engine, const Tokenizer* tokenizer, InferenceServiceOptions options)
       : engine_(engine),
-        tokenizer_(tokenizer),
+        tokenizer_(tokenizer, engine->prompt_limit()),
         options_(std::move(options)),
-        executor_("ibid-rpc", options_.rpc_threads_count, options_.rpc_queue_max) {
-    IBID_CHECK(engine_ != nullptr);
-  }
+        executor_("ibid-rpc", options_.rpc_threads_count, options_.rpc_queue_max),
+        tokenizing_("ibid-tokenize", options_.tokenizer_threads_count, options_.rpc_queue_max) {}
 
   // gRPC keeps `request` and `response` until the reactor is done.
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext*, const v1::GenerateRequest* request) override {
-    return Stream([this, request] { return ToGenerateRequest(*request, tokenizer_); });
+    return Stream(ParserOf(*request),
+                  [this, request] { return ToGenerateRequest(*request, tokenizer_); });
   }
   grpc::ServerWriteReactor<v1::GenerateResponse>* Decode(
       grpc::CallbackServerContext*, const v1::DecodeRequest* request) override {
-    return Stream([request] { return ToDecodeRequest(*request); });
+    return Stream(executor_, [request] { return ToDecodeRequest(*request); });
   }
   grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext*,
                                     const v1::GenerateRequest* request,
                                     v1::PrefillResponse* response) override {
     auto call = std::make_shared<PrefillCall>(engine_, &executor_, response);
     call->HoldUntilDone();
-    call->Start([this, request] { return ToPrefillRequest(*request, tokenizer_); });
+    call->Start(ParserOf(*request),
+                [this, request] { return ToPrefillRequest(*request, tokenizer_); });
     return call.get();
   }
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
@@ -234,30 +235,34 @@ class InferenceService::Impl final : public v1::InferenceService::CallbackServic
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool is_queued = executor_.TrySubmit([this, request, response, reactor] {
-      const absl::StatusOr<std::vector<uint32_t>> tokens =
-          TokenizePrompt(request->text(), tokenizer_);
+    const bool is_queued = tokenizing_.TrySubmit([this, request, response, reactor] {
+      const absl::StatusOr<std::vector<uint32_t>> tokens = tokenizer_.Encode(request->text());
       if (tokens.ok()) response->mutable_token_ids()->Add(tokens->begin(), tokens->end());
       reactor->Finish(ToGrpcStatus(tokens.status()));
     });
     if (!is_queued) {
-      reactor->Finish(ToGrpcStatus(CallQueueFull(executor_.capacity())));
+      reactor->Finish(ToGrpcStatus(CallQueueFull(tokenizing_.capacity())));
     }
     return reactor;
   }
 
  private:
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Stream(ParseRequest parse) {
+  Executor& ParserOf(const v1::GenerateRequest& request) {
+    return request.has_tokens() ? executor_ : tokenizing_;
+  }
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Stream(Executor& parser, ParseRequest parse) {
     auto call = std::make_shared<StreamingCall>(engine_, &executor_);
     call->HoldUntilDone();
-    call->Start(std::move(parse));
+    call->Start(parser, std::move(parse));
     return call.get();
   }
 
   Engine* const engine_;
-  const Tokenizer* const tokenizer_;
+  const PromptTokenizer tokenizer_;
   const InferenceServiceOptions options_;
   Executor executor_;
+  Executor tokenizing_;  // ends first: it starts what runs on the other
 };
 
 InferenceService::InferenceService(Engine* engine, const Tokenizer* tokenizer,

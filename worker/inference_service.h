@@ -20,6 +20,8 @@ namespace ibid {
 struct InferenceServiceOptions {
   std::string version;
   uint32_t rpc_threads_count = 4;
+  // Apart: a long text must not delay what other calls stream.
+  uint32_t tokenizer_threads_count = 2;
   uint32_t rpc_queue_max = 8'192;  // pieces of work of all calls; further calls are refused
 };
 

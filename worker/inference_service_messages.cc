@@ -1,10 +1,16 @@
 #include "worker/inference_service_messages.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/limit.h"
 
 namespace ibid {
 namespace {
+
+// Bytes of text for one of what is left after normalising: NFC makes one character of several.
+constexpr size_t kNormalizedShare = 3;
 
 absl::StatusOr<StoreMode> ToStoreMode(v1::StoreMode mode) {
   switch (mode) {
@@ -58,22 +64,36 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text,
-                                                     const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr) {
+PromptTokenizer::PromptTokenizer(const Tokenizer* tokenizer, const PromptLimit& limit)
+    : tokenizer_(tokenizer), limit_(limit) {
+  if (tokenizer_ == nullptr) return;
+  token_bytes_max_ = 1;
+  for (uint32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    token_bytes_max_ = std::max(token_bytes_max_, tokenizer_->TokenBytes(id).size());
+  }
+  token_bytes_max_ *= kNormalizedShare;
+}
+
+absl::StatusOr<std::vector<uint32_t>> PromptTokenizer::Encode(const std::string& text) const {
+  if (tokenizer_ == nullptr) {
     return absl::FailedPreconditionError("this worker's model has no tokenizer: send token ids");
+  }
+  if (text.size() / token_bytes_max_ > limit_.tokens) {
+    return LimitReached(
+        absl::StrCat("a prompt of ", text.size(), " bytes, at most ", token_bytes_max_, " a token"),
+        limit_.name, limit_.value);
   }
   EncodeOptions options;
   options.adds_special = true;
-  return tokenizer->Encode(text, options);
+  return tokenizer_->Encode(text, options);
 }
 
 absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message,
-                                                  const Tokenizer* tokenizer) {
+                                                  const PromptTokenizer& tokenizer) {
   IBID_ASSIGN_OR_RETURN(GenerateRequest request, ToRequestWithoutPrompt(message));
   switch (message.prompt_case()) {
     case v1::GenerateRequest::kText: {
-      IBID_ASSIGN_OR_RETURN(request.prompt, TokenizePrompt(message.text(), tokenizer));
+      IBID_ASSIGN_OR_RETURN(request.prompt, tokenizer.Encode(message.text()));
       break;
     }
     case v1::GenerateRequest::kTokens:
@@ -86,7 +106,7 @@ absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& mes
 }
 
 absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message,
-                                                 const Tokenizer* tokenizer) {
+                                                 const PromptTokenizer& tokenizer) {
   IBID_ASSIGN_OR_RETURN(GenerateRequest request, ToGenerateRequest(message, tokenizer));
   request.kind = RequestKind::kPrefill;
   return request;

@@ -10,16 +10,28 @@
 
 namespace ibid {
 
-// The tokens of a prompt that came as text. Errors: FailedPrecondition (`tokenizer` is null), and
-// those of Encode.
-absl::StatusOr<std::vector<uint32_t>> TokenizePrompt(const std::string& text,
-                                                     const Tokenizer* tokenizer);
+// Turns prompts that come as text into tokens. Thread safety: thread-safe.
+class PromptTokenizer {
+ public:
+  // `tokenizer` must outlive it; null: there is none.
+  PromptTokenizer(const Tokenizer* tokenizer, const PromptLimit& limit);
 
-// Errors: InvalidArgument (names the field), those of TokenizePrompt.
+  // A text too long for any prompt is refused before its tokens are looked for, which takes time
+  // and memory of its size. Errors: FailedPrecondition (no tokenizer), ResourceExhausted (names the
+  // limit), and those of Encode.
+  absl::StatusOr<std::vector<uint32_t>> Encode(const std::string& text) const;
+
+ private:
+  const Tokenizer* const tokenizer_;
+  const PromptLimit limit_;
+  size_t token_bytes_max_ = 0;  // of text that one token can stand for
+};
+
+// Errors: InvalidArgument (names the field), those of PromptTokenizer.
 absl::StatusOr<GenerateRequest> ToGenerateRequest(const v1::GenerateRequest& message,
-                                                  const Tokenizer* tokenizer);
+                                                  const PromptTokenizer& tokenizer);
 absl::StatusOr<GenerateRequest> ToPrefillRequest(const v1::GenerateRequest& message,
-                                                 const Tokenizer* tokenizer);
+                                                 const PromptTokenizer& tokenizer);
 // The prompt is the message's prompt_tokens; the one inside of its request is not looked at.
 absl::StatusOr<GenerateRequest> ToDecodeRequest(const v1::DecodeRequest& message);
 

@@ -5,10 +5,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/mutex.h"
 #include "ibid/v1/inference.grpc.pb.h"
 #include "tests/worker/engine/small_model.h"
 #include "transport/server_setup.h"
@@ -45,16 +47,76 @@ Reply ReadAll(grpc::ClientReader<v1::GenerateResponse>& reader) {
   return reply;
 }
 
+// Each byte of 'a' to 'z' is a token, whose bytes are that letter eight times. Texts that begin
+// with "wait" are encoded once the test says so.
+class SlowTokenizer final : public Tokenizer {
+ public:
+  absl::StatusOr<std::vector<uint32_t>> Encode(absl::string_view text,
+                                               const EncodeOptions&) const override {
+    std::vector<uint32_t> ids;
+    for (const char letter : text) ids.push_back(static_cast<uint32_t>(letter - 'a'));
+    MutexLock lock(mutex_);
+    ++encodes_count_;
+    changed_.NotifyAll();
+    while (text.substr(0, 4) == "wait" && !is_released_) changed_.Wait(mutex_);
+    return ids;
+  }
+  absl::string_view TokenBytes(uint32_t id) const override {
+    return id < vocab_size() ? absl::string_view(letters_).substr(id * 8, 8) : absl::string_view();
+  }
+  bool is_special(uint32_t) const override { return false; }
+  size_t vocab_size() const override { return letters_.size() / 8; }
+  std::optional<uint32_t> bos_id() const override { return std::nullopt; }
+  std::optional<uint32_t> eos_id() const override { return std::nullopt; }
+  std::optional<uint32_t> IdOf(absl::string_view) const override { return std::nullopt; }
+
+  void AwaitEncodes(uint32_t count) {
+    MutexLock lock(mutex_);
+    while (encodes_count_ < count) changed_.Wait(mutex_);
+  }
+  void Release() {
+    MutexLock lock(mutex_);
+    is_released_ = true;
+    changed_.NotifyAll();
+  }
+  uint32_t encodes_count() const {
+    MutexLock lock(mutex_);
+    return encodes_count_;
+  }
+
+ private:
+  std::string letters_ = [] {
+    std::string letters;
+    for (char letter = 'a'; letter <= 'z'; ++letter) letters.append(8, letter);
+    return letters;
+  }();
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  mutable uint32_t encodes_count_ IBID_GUARDED_BY(mutex_) = 0;
+  bool is_released_ IBID_GUARDED_BY(mutex_) = false;
+};
+
+v1::GenerateRequest TextMessage(const std::string& text, uint32_t max_tokens) {
+  v1::GenerateRequest message;
+  message.set_text(text);
+  message.mutable_stop()->set_max_tokens(max_tokens);
+  message.mutable_stop()->set_ignore_end_token(true);
+  return message;
+}
+
 class InferenceServiceTest : public testing::Test {
  protected:
   void Start(EngineOptions options = SmallEngineOptions(),
-             const std::string& folder = "tests/golden/tiny_llama_gqa") {
+             const std::string& folder = "tests/golden/tiny_llama_gqa",
+             std::unique_ptr<Tokenizer> given_tokenizer = nullptr) {
     ModelOptions model_options;
     model_options.threads = 1;
     const std::string path = std::string(IBID_SOURCE_DIR "/") + folder;
     auto model = Model::Load(path, model_options);
     ASSERT_TRUE(model.ok()) << model.status();
-    if (auto tokenizer = Tokenizer::Load(path); tokenizer.ok()) tokenizer_ = *std::move(tokenizer);
+    tokenizer_ = std::move(given_tokenizer);
+    if (auto tokenizer = Tokenizer::Load(path); tokenizer_ == nullptr && tokenizer.ok())
+      tokenizer_ = *std::move(tokenizer);
     engine_ = StartEngine(options, *std::move(model), nullptr, tokenizer_.get());
     service_ = std::make_unique<InferenceService>(engine_.get(), tokenizer_.get(),
                                                   InferenceServiceOptions{"1.2.3"});
@@ -68,6 +130,7 @@ class InferenceServiceTest : public testing::Test {
 
   Reply Generate(const v1::GenerateRequest& message) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     return ReadAll(*stub_->Generate(&context, message));
   }
 
@@ -156,6 +219,49 @@ TEST_F(InferenceServiceTest, MistakesAndLimitsAreStatuses) {
   v1::PrefillResponse prefill;
   EXPECT_EQ(stub_->Prefill(&context, Message({1, 500}, 1), &prefill).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// 255 tokens at most, of 8 bytes each, or of three times as many before they are normalised.
+TEST_F(InferenceServiceTest, ATextTooLongForAnyPromptIsRefusedBeforeItIsEncoded) {
+  auto owned = std::make_unique<SlowTokenizer>();
+  SlowTokenizer* const tokenizer = owned.get();
+  Start(SmallEngineOptions(), "tests/golden/tiny_llama_gqa", std::move(owned));
+  const std::string fits(255 * 24, 'x'), too_long(256 * 24, 'x');
+  for (const std::string name : {"Generate", "Prefill", "Tokenize"}) {
+    const auto call = [&](const std::string& text) {
+      grpc::ClientContext context;
+      v1::PrefillResponse prefill;
+      v1::TokenizeRequest tokenize;
+      v1::TokenizeResponse tokens;
+      tokenize.set_text(text);
+      if (name == "Generate") return Generate(TextMessage(text, 1)).status;
+      if (name == "Prefill") return stub_->Prefill(&context, TextMessage(text, 1), &prefill);
+      return stub_->Tokenize(&context, tokenize, &tokens);
+    };
+    const uint32_t before = tokenizer->encodes_count();
+    const grpc::Status refused = call(too_long);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << name;
+    EXPECT_THAT(refused.error_message(), HasSubstr("the model's context_tokens=256")) << name;
+    EXPECT_EQ(tokenizer->encodes_count(), before) << name;
+    call(fits);  // too many tokens or not: that is known when it is encoded
+    EXPECT_EQ(tokenizer->encodes_count(), before + 1) << name;
+  }
+  EXPECT_TRUE(Generate(TextMessage("xyz", 1)).status.ok());
+}
+
+TEST_F(InferenceServiceTest, TextsThatAreBeingEncodedDelayNoStream) {
+  auto owned = std::make_unique<SlowTokenizer>();
+  SlowTokenizer* const tokenizer = owned.get();
+  Start(SmallEngineOptions(), "tests/golden/tiny_llama_gqa", std::move(owned));
+  const std::vector<uint32_t> expected = Generate(Message(RandomTokens(10, 1), 50)).tokens;
+  std::vector<std::thread> clients;
+  for (uint32_t i = 0; i < 12; ++i) {
+    clients.emplace_back([&] { EXPECT_EQ(Generate(TextMessage("wait", 3)).tokens.size(), 3u); });
+  }
+  tokenizer->AwaitEncodes(2);
+  EXPECT_EQ(Generate(Message(RandomTokens(10, 1), 50)).tokens, expected);
+  tokenizer->Release();
+  for (std::thread& client : clients) client.join();
 }
 
 TEST_F(InferenceServiceTest, AClientThatGoesAwayCancelsItsRequest) {

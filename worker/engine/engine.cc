@@ -94,6 +94,18 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
+PromptLimit Engine::prompt_limit() const {
+  // One token of output at least has to fit in, too.
+  const PromptLimit limits[] = {
+      {options_.max_prompt_tokens, "max_prompt_tokens", options_.max_prompt_tokens},
+      {config_.context_tokens - 1, "the model's context_tokens", config_.context_tokens},
+      {uint64_t{options_.pages_count} * layout_.block_tokens - 1, "pages_count",
+       options_.pages_count}};
+  return *std::min_element(
+      std::begin(limits), std::end(limits),
+      [](const PromptLimit& a, const PromptLimit& b) { return a.tokens < b.tokens; });
+}
+
 NamespaceSpec Engine::SpecFor(absl::string_view salt) const {
   NamespaceSpec spec = spec_;
   spec.salt = std::string(salt);

@@ -61,6 +61,13 @@ struct EngineStats {
   bool is_store_reachable = false;
 };
 
+// The longest prompt, and what it is that forbids more.
+struct PromptLimit {
+  uint64_t tokens = 0;
+  absl::string_view name;
+  uint64_t value = 0;  // of the limit of that name
+};
+
 class EngineLoop;
 class Inbox;
 
@@ -86,6 +93,9 @@ class Engine {
 
   // Refuses new requests and waits for those there are. False when some were left after `timeout`.
   bool Drain(absl::Duration timeout);
+
+  // What Submit refuses whatever the rest of the request is.
+  PromptLimit prompt_limit() const;
 
   EngineStats stats() const;
   const ModelConfig& model_config() const { return config_; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/log.h"
 #include "core/metrics.h"
@@ -24,6 +25,11 @@ constexpr char kProgram[] = "ibid-worker";
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(directory);
+  if (absl::IsInvalidArgument(tokenizer.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model=", directory, ": ", tokenizer.status().message(),
+                     "; a folder without tokenizer files serves prompts of token ids"));
+  }
   if (!absl::IsNotFound(tokenizer.status())) return tokenizer;
   IBID_LOG(warn, "{} has no tokenizer: prompts must be token ids", directory);
   return std::unique_ptr<Tokenizer>();

@@ -1,9 +1,12 @@
 #include "worker/model/model_weights.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "core/check.h"
 
 namespace ibid {
@@ -135,11 +138,37 @@ absl::Status Loader::LoadGpt2(ModelWeights* w) {
   return Head("lm_head", w);
 }
 
+// The layer that `name` is a part of: the number in model.layers.N. or h.N.
+std::optional<uint64_t> LayerOf(absl::string_view name) {
+  absl::ConsumePrefix(&name, "model.");
+  absl::ConsumePrefix(&name, "transformer.");
+  if (!absl::ConsumePrefix(&name, "layers.") && !absl::ConsumePrefix(&name, "h.")) {
+    return std::nullopt;
+  }
+  uint64_t layer = 0;
+  const absl::string_view digits = name.substr(0, name.find('.'));
+  return absl::SimpleAtoi(digits, &layer) ? std::optional(layer) : std::nullopt;
+}
+
+// A config of fewer layers than the file has would be another model, which nobody trained.
+absl::Status CheckLayers(const ModelConfig& config, const Checkpoint& checkpoint) {
+  for (const std::string& name : checkpoint.Names()) {
+    const std::optional<uint64_t> layer = LayerOf(name);
+    if (layer.has_value() && *layer >= config.layers) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "' is of layer ", *layer,
+                                                     ", but config.json says that there are ",
+                                                     config.layers, " layers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config,
                                                           const Checkpoint& checkpoint,
                                                           Backend* backend) {
+  IBID_RETURN_IF_ERROR(CheckLayers(config, checkpoint));
   auto weights = std::make_unique<ModelWeights>();
   Loader loader(config, checkpoint, backend);
   IBID_RETURN_IF_ERROR(config.architecture == Architecture::kGpt2

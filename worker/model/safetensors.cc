@@ -180,7 +180,8 @@ Checkpoint::~Checkpoint() = default;
 absl::StatusOr<std::unique_ptr<Checkpoint::File>> Checkpoint::OpenFile(const std::string& path) {
   auto file = std::make_unique<File>();
   file->path = path;
-  file->fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe would wait for somebody who writes to it.
+  file->fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd < 0)
     return absl::NotFoundError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
   struct stat status;
@@ -276,6 +277,13 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
 const TensorInfo* Checkpoint::Find(absl::string_view name) const {
   const auto found = tensors_.find(std::string(name));
   return found == tensors_.end() ? nullptr : &found->second.info;
+}
+
+std::vector<std::string> Checkpoint::Names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, place] : tensors_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool Checkpoint::Contains(absl::string_view name) const { return Find(name) != nullptr; }

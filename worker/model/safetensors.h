@@ -55,6 +55,7 @@ class Checkpoint {
   ~Checkpoint();
 
   bool Contains(absl::string_view name) const;
+  std::vector<std::string> Names() const;  // sorted
   // Null when there is none.
   const TensorInfo* Find(absl::string_view name) const;
   // The tensor's values as f32, which must be of this shape; f32, f16 and bf16 are converted

@@ -1,6 +1,7 @@
 #include "worker/tokenizer/text_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,9 +12,15 @@
 namespace ibid {
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe would wait for somebody who writes to it.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return absl::NotFoundError(absl::StrCat("opening ", path, ": ", std::strerror(errno)));
+  struct stat status;
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(fd);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": no regular file"));
+  }
   std::string text;
   char piece[65536];
   ssize_t count;

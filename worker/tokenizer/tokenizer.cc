@@ -47,6 +47,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& di
     IBID_RETURN_IF_ERROR(AddSequenceEnds(directory, &parts));
     return ByteLevelTokenizer::Make(std::move(parts), path("vocab.json and merges.txt"));
   }
+  if (exists("vocab.json") || exists("merges.txt")) {
+    const bool has_vocab = exists("vocab.json");
+    return absl::InvalidArgumentError(
+        absl::StrCat(path(has_vocab ? "vocab.json" : "merges.txt"), ": is half a tokenizer; ",
+                     has_vocab ? "merges.txt" : "vocab.json", " is missing"));
+  }
   if (exists("tok512.bin")) {
     IBID_ASSIGN_OR_RETURN(const std::string bytes,
                           ReadTextFile(path("tok512.bin"), kTokenizerFileBytesMax));

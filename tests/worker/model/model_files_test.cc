@@ -1,5 +1,8 @@
 // Malformed model files: an error that names file, tensor or field, and reason; never a crash.
+#include <sys/stat.h>
+
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "gmock/gmock.h"
@@ -133,6 +136,26 @@ TEST_F(ModelFiles, AMissingTensorIsNamed) {
     some.erase(name);
     EXPECT_THAT(ErrorOf(SafetensorsBytes(some)), AllOf(HasSubstr(name), HasSubstr("missing")))
         << name;
+  }
+}
+
+TEST_F(ModelFiles, ALayerBeyondTheConfigIsNamed) {
+  shape_.layers = 3;
+  const std::string three = SafetensorsBytes(LlamaTensors(shape_));
+  config_["num_hidden_layers"] = 3;
+  EXPECT_EQ(ErrorOf(three), "loaded");
+  config_["num_hidden_layers"] = 2;
+  EXPECT_THAT(ErrorOf(three),
+              AllOf(HasSubstr("model.layers.2.input_layernorm.weight"), HasSubstr("2 layers")));
+}
+
+TEST_F(ModelFiles, APipeIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(ErrorOf(SafetensorsBytes(tensors_)), "loaded");
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    std::filesystem::remove(folder_.File(name));
+    ASSERT_EQ(mkfifo(folder_.File(name).c_str(), 0600), 0);
+    EXPECT_THAT(std::string(Load().message()),
+                AllOf(HasSubstr(name), HasSubstr("no regular file")));
   }
 }
 

@@ -13,6 +13,7 @@ namespace ibid {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class FilesTest : public ::testing::Test {
@@ -172,6 +173,14 @@ TEST_F(FilesTest, VocabAndMergesTakeUnreachableTokensAsSpecial) {
   EXPECT_EQ(*(*loaded)->Encode("ab<|x|>a"), (std::vector<uint32_t>{2, 3, 0}));
   EXPECT_TRUE((*loaded)->is_special(3));
   EXPECT_EQ((*loaded)->Encode("c").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(FilesTest, HalfATokenizerIsNoneAndSaysWhatIsMissing) {
+  Write("vocab.json", R"({"a": 0, "b": 1, "ab": 2})");
+  EXPECT_THAT(LoadError(), AllOf(HasSubstr("vocab.json"), HasSubstr("merges.txt is missing")));
+  EXPECT_TRUE(absl::IsInvalidArgument(Tokenizer::Load(folder_).status()));
+  std::filesystem::rename(folder_ + "/vocab.json", folder_ + "/merges.txt");
+  EXPECT_THAT(LoadError(), HasSubstr("vocab.json is missing"));
 }
 
 TEST_F(FilesTest, MalformedVocabAndMergesAreNamed) {

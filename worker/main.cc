@@ -63,11 +63,17 @@ absl::Status RunWorker(const WorkerOptions& options, const StopSignals& signals)
     client.metrics = &metrics;
     IBID_ASSIGN_OR_RETURN(store, Client::Connect(std::move(client)));
   }
-  EngineOptions engine_options = options.ToEngineOptions(model->layout());
+  IBID_ASSIGN_OR_RETURN(EngineOptions engine_options, options.ToEngineOptions(model->layout()));
   engine_options.metrics = &metrics;
-  IBID_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Engine> engine,
-      Engine::Start(engine_options, std::move(model), tokenizer.get(), store.get()));
+  absl::StatusOr<std::unique_ptr<Engine>> started =
+      Engine::Start(engine_options, std::move(model), tokenizer.get(), store.get());
+  if (absl::IsResourceExhausted(started.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options.pages > 0 ? absl::StrCat("--pages=", options.pages)
+                                       : absl::StrCat("--kv_bytes_max=", options.kv_bytes_max),
+                     ": ", started.status().message(), "; use less than the machine has"));
+  }
+  IBID_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, std::move(started));
   InferenceService service(engine.get(), tokenizer.get(), {.version = IBID_VERSION});
 
   ServerSetup setup;

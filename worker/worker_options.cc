@@ -125,11 +125,15 @@ ModelOptions WorkerOptions::ToModelOptions() const {
   return result;
 }
 
-EngineOptions WorkerOptions::ToEngineOptions(const KvLayout& layout) const {
+absl::StatusOr<EngineOptions> WorkerOptions::ToEngineOptions(const KvLayout& layout) const {
   EngineOptions result;
-  result.pages_count =
-      pages > 0 ? pages
-                : std::max<size_t>(1, *ParseMemorySize(kv_bytes_max) / layout.PayloadBytes());
+  const uint64_t fitting_count = *ParseMemorySize(kv_bytes_max) / layout.PayloadBytes();
+  if (pages == 0 && (fitting_count == 0 || fitting_count > UINT32_MAX)) {
+    return Wrong("kv_bytes_max", kv_bytes_max,
+                 absl::StrCat("a block of this model has ", layout.PayloadBytes(),
+                              " bytes: use room for 1 to ", UINT32_MAX, " of them"));
+  }
+  result.pages_count = pages > 0 ? pages : fitting_count;
   result.max_batch_tokens = max_batch_tokens;
   result.max_running_requests = max_running_requests;
   result.max_waiting_requests = max_waiting_requests;

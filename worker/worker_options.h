@@ -45,9 +45,10 @@ struct WorkerOptions {
   // Errors: InvalidArgument: one line that names the flag, its value and what to write instead.
   absl::Status Validate() const;
 
-  // REQUIRES: Validate() is OK.
+  // REQUIRES of these: Validate() is OK.
   ModelOptions ToModelOptions() const;
-  EngineOptions ToEngineOptions(const KvLayout& layout) const;
+  // Errors: InvalidArgument: kv_bytes_max has room for no block, or for more than there can be.
+  absl::StatusOr<EngineOptions> ToEngineOptions(const KvLayout& layout) const;
   ClientOptions ToClientOptions() const;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "worker/worker_flags.h"
 
@@ -44,8 +45,28 @@ TEST(WorkerFlags, FillTheOptions) {
   EXPECT_EQ(options.ToClientOptions().fetch_timeout, absl::Milliseconds(250));
   KvLayout layout = *KvLayout::Parse(
       "layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none");
-  EXPECT_EQ(options.ToEngineOptions(layout).pages_count, (size_t{3} << 29) / layout.PayloadBytes());
-  EXPECT_EQ(options.ToEngineOptions(layout).max_batch_tokens, 100u);
+  EXPECT_EQ(options.ToEngineOptions(layout)->pages_count,
+            (size_t{3} << 29) / layout.PayloadBytes());
+  EXPECT_EQ(options.ToEngineOptions(layout)->max_batch_tokens, 100u);
+}
+
+TEST(WorkerFlags, MemoryForNoBlockOrForTooManyNamesTheFlag) {
+  const KvLayout layout = *KvLayout::Parse(
+      "layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none");
+  ASSERT_EQ(layout.PayloadBytes(), 24'576u);
+  WorkerOptions options;
+  for (const char* size : {"24575", "500TiB"}) {
+    options.kv_bytes_max = size;
+    const absl::Status status = options.ToEngineOptions(layout).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << size;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("--kv_bytes_max=", size)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("24576 bytes"));
+  }
+  options.kv_bytes_max = "24576";
+  EXPECT_EQ(options.ToEngineOptions(layout)->pages_count, 1u);
+  options.kv_bytes_max = "1";  // is not looked at
+  options.pages = 7;
+  EXPECT_EQ(options.ToEngineOptions(layout)->pages_count, 7u);
 }
 
 TEST(WorkerFlags, DefaultsOfFlagsAndOptionsAreTheSame) {

@@ -101,6 +101,16 @@ TEST_F(WorkerProgramTest, ATakenPortIsOneLineAndExitCodeOne) {
   }
 }
 
+TEST_F(WorkerProgramTest, MemoryThatIsTooLittleOrTooMuchIsOneLineThatNamesTheFlag) {
+  for (const char* flag : {"--kv_bytes_max=100", "--kv_bytes_max=500TiB", "--kv_bytes_max=100TiB",
+                           "--pages=4000000000"}) {
+    const RunResult result = RunWorker(SmallWorker({"--log_level=off", flag}));
+    EXPECT_NE(result.exit_code, 0) << flag;
+    EXPECT_THAT(result.err, StartsWith(absl::StrCat("ibid-worker: ", flag, ": ")));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 TEST(WorkerCommandLineTest, AMistakeIsOneLineAndExitCodeTwo) {
   for (const std::vector<std::string>& flags :
        {std::vector<std::string>{}, {"--no_such_flag=1"}, {"--model=x", "--http_listen=7081"}}) {

@@ -87,7 +87,11 @@ void EngineLoop::AddSequence(std::unique_ptr<Sequence> added) {
   }
   if (sequence.request.kind == RequestKind::kDecode) {
     AppendOutput(sequence, sequence.request.first_token);
-    if (sequence.reason.has_value()) EndOutput(sequence);
+    if (sequence.reason.has_value()) {
+      // No KV was needed, from anywhere.
+      sequence.usage.prompt_tokens = static_cast<uint32_t>(sequence.prompt_count());
+      EndOutput(sequence);
+    }
   }
 }
 

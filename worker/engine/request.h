@@ -53,6 +53,8 @@ struct GenerateRequest {
 
 // How the prompt's tokens came to have KV: prompt_tokens = worker_tokens + fetched_tokens +
 // computed_tokens.
+// prompt_tokens is the sum of the others, but for a decode that its first token ends: that needs
+// no KV, and they are 0.
 struct PromptUsage {
   uint32_t prompt_tokens = 0;
   uint32_t worker_tokens = 0;   // from pages of this worker

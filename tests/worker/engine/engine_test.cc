@@ -164,6 +164,8 @@ TEST(Engine, APrefillWhoseFirstTokenEndsTheOutputSaysSo) {
   const Outcome decoded = Generate(*engine, request);
   EXPECT_EQ(decoded.tokens, goes_on.tokens);
   EXPECT_EQ(decoded.finish.reason, FinishReason::kStop);
+  EXPECT_EQ(decoded.finish.usage.prompt_tokens, 20u);
+  EXPECT_EQ(decoded.finish.usage.computed_tokens, 0u);
   ExpectAtRest(*engine);
 }
 

@@ -143,7 +143,22 @@ absl::StatusOr<NamespaceHandle> ClientImpl::OpenNamespace(const NamespaceSpec& s
     });
   }
   FanOut(executor_, calls);
-  for (const absl::Status& status : statuses) IBID_RETURN_IF_ERROR(status);
+  // A refusal concerns the server that refuses: its link has logged it, and does without it for
+  // this namespace. The others serve, and one that is away may.
+  absl::Status refusal;
+  size_t refusals_count = 0, answers_count = 0;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    refusal.Update(statuses[i]);
+    refusals_count += statuses[i].ok() ? 0 : 1;
+    answers_count += statuses[i].ok() && !links_[i]->is_usable() ? 0 : 1;
+  }
+  if (refusals_count > 0 && refusals_count == answers_count) return refusal;
+  if (refusals_count > 0) {
+    IBID_LOG(error,
+             "namespace {}: {} of {} cache servers refuse it, and blocks placed there are "
+             "computed: {}",
+             DigestToShortHex(handle.id.digest), refusals_count, links_.size(), refusal.message());
+  }
   return handle;
 }
 

@@ -143,9 +143,12 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client();
 
-  // Agrees with each server on the namespace, now or when the server comes back. Idempotent.
-  // Errors: InvalidArgument (layout), FailedPrecondition (a server holds another layout under this
-  // id, or hashes otherwise: loud, never retried). A server that is away is no error.
+  // Agrees with each server on the namespace, now or when the server comes back. Idempotent. A
+  // server that refuses (it holds another layout under this id, hashes otherwise, or its extents
+  // are smaller than a block) is not used for the namespace until it comes back as another
+  // incarnation: loud, but no error as long as another server answers. A server that is away is no
+  // error. Errors: InvalidArgument (layout); FailedPrecondition, InvalidArgument: every server that
+  // answered refused. Asking again asks them again.
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
 
   // Which server has a block depends on the first block of its group. So, with several servers,

@@ -11,48 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/integration/worker_rig.h"
+#include "tests/integration/equivalence_fixture.h"
 
 namespace ibid {
 namespace {
-
-struct ModelCase {
-  std::string name;  // in tests/golden
-  KvDtype kv_dtype;
-};
-
-std::string CaseName(const testing::TestParamInfo<ModelCase>& info) {
-  return info.param.name + "_" + std::string(DtypeName(info.param.kv_dtype));
-}
-
-class EquivalenceTest : public testing::TestWithParam<ModelCase> {
- protected:
-  WorkerSetup Setup(std::vector<std::string> servers = {}) const {
-    WorkerSetup setup;
-    setup.model = std::string(IBID_SOURCE_DIR "/tests/golden/") + GetParam().name;
-    setup.kv_dtype = GetParam().kv_dtype;
-    setup.servers = std::move(servers);
-    return setup;
-  }
-
-  // What a worker without a store, and without its own cache, says to the whole request.
-  std::vector<uint32_t> Expected(GenerateRequest request) {
-    if (reference_ == nullptr) reference_ = std::make_unique<Worker>(Setup());
-    request.kind = RequestKind::kGenerate;
-    request.ignores_worker_cache = true;
-    return reference_->Run(std::move(request)).tokens;
-  }
-
-  // Half of the requests sample.
-  static GenerateRequest RequestFor(size_t length, uint32_t seed, uint32_t max_tokens = 12) {
-    GenerateRequest request = Request(RandomTokens(length, seed), max_tokens);
-    if (length % 2 == 1) request.sampling = {0.9f, 30, 0.95f, seed};
-    return request;
-  }
-
- private:
-  std::unique_ptr<Worker> reference_;
-};
 
 INSTANTIATE_TEST_SUITE_P(Models, EquivalenceTest,
                          testing::Values(ModelCase{"tiny_llama_gqa", KvDtype::kBf16},
@@ -291,28 +253,6 @@ TEST_P(EquivalenceTest, APrefillDoesNotCountOnBlocksThatAnotherIsStoring) {
   EXPECT_EQ(blocks.Match({}, ns, chain, {})->matched_count, 4u);
 }
 
-// Beyond the limit of namespaces a request does without the store, and nothing else changes.
-TEST_P(EquivalenceTest, MoreSaltsThanTheLimit) {
-  StoreRig store;
-  WorkerSetup setup = Setup({store.address()});
-  setup.engine.store.salts_max = 2;
-  Worker first(setup), second(setup);
-  GenerateRequest request = RequestFor(40, 5);
-  const std::vector<uint32_t> expected = Expected(request);
-  for (int round = 0; round < 2; ++round) {
-    for (const std::string salt : {"a", "b", "c", "d"}) {
-      request.salt = salt;
-      request.ignores_worker_cache = true;
-      EXPECT_EQ(first.Run(request).tokens, expected) << salt;
-      first.AwaitRest();
-      const Outcome outcome = second.Run(request);
-      EXPECT_EQ(outcome.tokens, expected) << salt;
-      EXPECT_EQ(outcome.finish.usage.fetched_tokens, salt <= "b" ? 39u : 0u) << salt;
-      second.AwaitRest();
-    }
-  }
-}
-
 // A server that was never there; failures 16, 20: no request waits for it longer than the named
 // time.
 TEST_P(EquivalenceTest, AStoreThatIsAwayCostsTokensNothing) {
@@ -446,35 +386,6 @@ TEST_P(EquivalenceTest, ARestartedEmptyServerIsFilledAgain) {
     EXPECT_EQ(outcome.tokens, expected);
   } while (outcome.finish.usage.fetched_tokens < 64);
   second.AwaitRest();
-}
-
-// Failures 22, 24: a store that takes nothing holds up nobody, and pins no more than the limit;
-// what was not published is published by the next request that uses it.
-TEST_P(EquivalenceTest, AStoreThatTakesNothingPinsNoMoreThanTheLimit) {
-  StoreRig store;
-  WorkerSetup setup = Setup({store.address()});
-  setup.engine.publish_blocks_max = 3;
-  setup.engine.store.publish_timeout = absl::Milliseconds(300);
-  setup.fetch_timeout = absl::Milliseconds(300);
-  Worker first(setup), second(Setup({store.address()}));
-  store.proxy().Stall(true);
-  for (uint32_t seed = 0; seed < 3; ++seed) {
-    const GenerateRequest request = RequestFor(90, seed);
-    EXPECT_EQ(first.Run(request).tokens, Expected(request));
-    EXPECT_LE(first.engine().stats().publishing_blocks, 3u);
-  }
-  first.AwaitRest();
-  EXPECT_GT(first.engine().stats().unpublished_blocks, 0u);
-  store.proxy().Stall(false);
-  const GenerateRequest request = RequestFor(90, 1);
-  GenerateRequest fetching = request;
-  fetching.ignores_worker_cache = true;
-  const absl::Time until = absl::Now() + absl::Seconds(20);
-  while (second.Run(fetching).finish.usage.fetched_tokens < 80) {
-    ASSERT_LT(absl::Now(), until) << "the blocks are not published";
-    EXPECT_EQ(first.Run(request).tokens, Expected(request));
-    first.AwaitRest();
-  }
 }
 
 // Many requests, few pages, and a network that breaks, stalls and flips bits at random. Failure 28:

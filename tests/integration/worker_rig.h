@@ -22,14 +22,17 @@ namespace ibid {
 // One cache server behind a proxy, at one address for all its lives.
 class StoreRig {
  public:
-  explicit StoreRig(bool has_disk = false) : has_disk_(has_disk) { StartServer(); }
+  explicit StoreRig(bool has_disk = false, uint64_t extent_bytes = uint64_t{4} << 20)
+      : has_disk_(has_disk), extent_bytes_(extent_bytes) {
+    StartServer();
+  }
 
   void StartServer() {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.http_listen = "";
     options.host_bytes_max = {uint64_t{64} << 20};
-    options.extent_bytes = {uint64_t{4} << 20};
+    options.extent_bytes = {extent_bytes_};
     options.disk_bytes_max = {uint64_t{256} << 20};
     if (has_disk_) options.disk_dir = folder_ / "disk";
     auto server = CacheServer::Start(options);
@@ -47,12 +50,16 @@ class StoreRig {
     proxy_.CutAll();
   }
 
+  // From the next start on.
+  void SetExtentBytes(uint64_t extent_bytes) { extent_bytes_ = extent_bytes; }
+
   CacheServer& server() { return *server_; }
   FaultProxy& proxy() { return proxy_; }
   std::string address() const { return proxy_.address(); }
 
  private:
   const bool has_disk_;
+  uint64_t extent_bytes_;
   TempFolder folder_;
   FaultProxy proxy_;
   std::unique_ptr<CacheServer> server_;
@@ -66,6 +73,7 @@ struct WorkerSetup {
   absl::Duration fetch_timeout = absl::Seconds(5);
   EngineOptions engine = SmallEngineOptions(256);
   bool waits_until_connected = true;
+  MetricsRegistry* client_metrics = nullptr;
 };
 
 class Worker {
@@ -80,6 +88,7 @@ class Worker {
     if (!setup.servers.empty()) {
       ClientOptions client;
       client.servers = setup.servers;
+      client.metrics = setup.client_metrics;
       client.fetch_timeout = setup.fetch_timeout;
       client.match_timeout = std::min(client.match_timeout, setup.fetch_timeout);
       auto connected = Client::Connect(client);

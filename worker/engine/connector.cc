@@ -16,20 +16,19 @@ constexpr int kLogPeriodSeconds = 10;
 absl::StatusOr<NamespaceHandle> StoreNamespace::Open(Client& client) {
   {
     MutexLock lock(mutex_);
-    if (opened_.has_value()) return *opened_;
+    if (opened_.has_value() && (opened_->ok() || clock_.Now() < retry_at_)) return *opened_;
   }
   // Two jobs may both ask: opening is idempotent, and no lock is held during the call.
   absl::StatusOr<NamespaceHandle> opened = client.OpenNamespace(spec_);
   if (!opened.ok()) {
     IBID_LOG_EVERY(kLogPeriodSeconds, error,
-                   "the store refuses this worker's KV, which is computed without it: {}",
-                   opened.status().ToString());
-    const bool is_final =
-        absl::IsFailedPrecondition(opened.status()) || absl::IsInvalidArgument(opened.status());
-    if (!is_final) return opened;
+                   "the store refuses this worker's KV, which is computed without it; it is asked "
+                   "again in {}: {}",
+                   absl::FormatDuration(refused_retry_), opened.status().ToString());
   }
   MutexLock lock(mutex_);
   opened_ = opened;
+  retry_at_ = clock_.Now() + refused_retry_;
   return opened;
 }
 
@@ -50,14 +49,34 @@ Connector::~Connector() {
 
 std::shared_ptr<StoreNamespace> Connector::FindNamespace(const NamespaceSpec& spec,
                                                          const NamespaceId& id) {
-  const auto it = namespaces_.find(id);
-  if (it != namespaces_.end()) return it->second;
-  if (namespaces_.size() >= options_.salts_max) {
-    IBID_LOG_EVERY(kLogPeriodSeconds, warn,
-                   "a request does without the store: salts_max={} is reached", options_.salts_max);
-    return nullptr;
+  auto it = namespaces_.find(id);
+  if (it == namespaces_.end()) {
+    if (namespaces_.size() >= options_.salts_max && !EvictNamespace()) {
+      IBID_LOG_EVERY(kLogPeriodSeconds, warn,
+                     "a request does without the store: salts_max={} namespaces are in use",
+                     options_.salts_max);
+      return nullptr;
+    }
+    auto ns = std::make_shared<StoreNamespace>(spec, options_.refused_retry);
+    it = namespaces_.emplace(id, KnownNamespace{std::move(ns)}).first;
   }
-  return namespaces_.emplace(id, std::make_shared<StoreNamespace>(spec)).first->second;
+  it->second.used_at = ++uses_count_;
+  return it->second.ns;
+}
+
+// False when all are in use.
+bool Connector::EvictNamespace() {
+  auto victim = namespaces_.end();
+  for (auto it = namespaces_.begin(); it != namespaces_.end(); ++it) {
+    // Only this map has it, and only this thread could give it to somebody.
+    const bool is_unused = it->second.ns.use_count() == 1;
+    if (is_unused && (victim == namespaces_.end() || it->second.used_at < victim->second.used_at)) {
+      victim = it;
+    }
+  }
+  if (victim == namespaces_.end()) return false;
+  namespaces_.erase(victim);
+  return true;
 }
 
 template <typename Job>

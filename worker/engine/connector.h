@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "core/clock.h"
 #include "core/executor.h"
 #include "core/mutex.h"
 #include "worker/engine/page_pool.h"
@@ -32,25 +33,33 @@ struct ConnectorOptions {
   absl::Duration publish_timeout = absl::Seconds(10);
   // For blocks that another worker is publishing: a decode at its match, a prefill at its end.
   absl::Duration wait_pending = absl::Milliseconds(200);
+  // After a store that refused a namespace: when it is asked again. Its servers may come back with
+  // another configuration.
+  absl::Duration refused_retry = absl::Seconds(10);
   uint32_t read_threads_count = 4;     // matches and fetches at a time
   uint32_t read_queue_max = 1'024;     // jobs
   uint32_t publish_queue_max = 1'024;  // jobs
-  uint32_t salts_max = 1'024;  // namespaces; requests with further salts do without the store
+  // Namespaces that requests are using at a time; the least recently used ones make room. A request
+  // beyond that does without the store.
+  uint32_t salts_max = 1'024;
 };
 
 // One namespace at the store; opened by the first job that needs it.
 class StoreNamespace {
  public:
-  explicit StoreNamespace(NamespaceSpec spec) : spec_(std::move(spec)) {}
+  StoreNamespace(NamespaceSpec spec, absl::Duration refused_retry)
+      : spec_(std::move(spec)), refused_retry_(refused_retry) {}
 
-  // Thread-safe; may block for as long as the client's call. Errors: FailedPrecondition,
-  // InvalidArgument: for good.
+  // Thread-safe; may block for as long as the client's call. An error stands for `refused_retry`.
   absl::StatusOr<NamespaceHandle> Open(Client& client);
 
  private:
   const NamespaceSpec spec_;
+  const absl::Duration refused_retry_;
+  const SteadyClock clock_;
   Mutex mutex_;
   std::optional<absl::StatusOr<NamespaceHandle>> opened_ IBID_GUARDED_BY(mutex_);
+  absl::Time retry_at_ IBID_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
 // What all jobs have. A job that is abandoned before it starts does nothing; after it started, its
@@ -97,7 +106,7 @@ class Connector {
   // Waits for the jobs that run, each of which has a deadline.
   ~Connector();
 
-  // Null when salts_max is reached.
+  // Null when salts_max others are in use: held by callers or by jobs.
   std::shared_ptr<StoreNamespace> FindNamespace(const NamespaceSpec& spec, const NamespaceId& id);
 
   // False, and nothing happens, when the queue is full: the caller computes, or does without
@@ -109,6 +118,12 @@ class Connector {
   const ConnectorOptions& options() const { return options_; }
 
  private:
+  struct KnownNamespace {
+    std::shared_ptr<StoreNamespace> ns;
+    uint64_t used_at = 0;  // uses_count_ then
+  };
+
+  bool EvictNamespace();
   void Run(MatchJob& job);
   void Run(FetchJob& job);
   void Run(PublishJob& job);
@@ -118,7 +133,8 @@ class Connector {
   Client* const client_;
   const ConnectorOptions options_;
   const std::function<void(StoreCompletion)> on_done_;
-  absl::flat_hash_map<NamespaceId, std::shared_ptr<StoreNamespace>> namespaces_;
+  absl::flat_hash_map<NamespaceId, KnownNamespace> namespaces_;
+  uint64_t uses_count_ = 0;
   std::atomic<bool> is_stopping_ = false;
   // Last, so that their threads end first.
   std::unique_ptr<Executor> readers_;

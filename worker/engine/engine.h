@@ -58,6 +58,7 @@ struct EngineStats {
   uint64_t publishing_blocks = 0;   // now: pinned until the store has answered
   uint64_t fetch_failures = 0;      // fetches that brought less than was matched, or came too late
   uint64_t unequal_duplicates = 0;  // blocks computed twice with different bytes: never, on the CPU
+  uint64_t storeless_requests = 0;  // that did without the store for salts_max
   bool is_store_reachable = false;
 };
 

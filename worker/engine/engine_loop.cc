@@ -84,6 +84,7 @@ void EngineLoop::AddSequence(std::unique_ptr<Sequence> added) {
   sequence.ns = MakeNamespaceId(spec);
   if (connector_ != nullptr && sequence.request.store != StoreMode::kOff) {
     sequence.store_ns = connector_->FindNamespace(spec, sequence.ns);
+    if (sequence.store_ns == nullptr) ++counts_.storeless_requests;
   }
   if (sequence.request.kind == RequestKind::kDecode) {
     AppendOutput(sequence, sequence.request.first_token);

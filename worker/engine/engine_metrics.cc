@@ -34,6 +34,9 @@ EngineMetrics::EngineMetrics(MetricsRegistry& registry)
                                    "Fetches that brought less than was matched, or came too late")},
       unequal_duplicates_{&MakeCounter(registry, "ibid_engine_unequal_duplicates_total",
                                        "Blocks computed twice with different bytes")},
+      storeless_requests_{&MakeCounter(registry, "ibid_engine_storeless_requests_total",
+                                       "Requests that did without the store because salts_max "
+                                       "namespaces were in use")},
       finished_stop_(Finished(registry, "stop")),
       finished_length_(Finished(registry, "length")),
       finished_cancelled_(Finished(registry, "cancelled")),
@@ -93,6 +96,7 @@ void EngineMetrics::OnStats(const EngineStats& stats) {
   unpublished_blocks_.Follow(stats.unpublished_blocks);
   fetch_failures_.Follow(stats.fetch_failures);
   unequal_duplicates_.Follow(stats.unequal_duplicates);
+  storeless_requests_.Follow(stats.storeless_requests);
   running_->Set(stats.running_requests);
   waiting_->Set(stats.waiting_requests);
   pages_free_->Set(static_cast<double>(stats.pages_free));

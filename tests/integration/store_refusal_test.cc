@@ -122,6 +122,57 @@ TEST_P(EquivalenceTest, AStoreThatRefusedIsAskedAgain) {
   } while (outcome.finish.usage.fetched_tokens != 149);
 }
 
+// Failure 43: what the counter says is what happened, and what did not succeed is not tried without
+// end.
+TEST_P(EquivalenceTest, AStoreThatIsDownCountsEachBlockOnce) {
+  StoreRig store;
+  MetricsRegistry metrics;
+  WorkerSetup setup = Setup({store.address()});
+  setup.block_tokens = 2;
+  setup.client_metrics = &metrics;
+  setup.engine.store.publish_retry = absl::Hours(1);
+  Worker worker(setup);
+  store.StopServer();
+  store.proxy().Refuse(true);
+  store.proxy().CutAll();
+
+  // 91 + 69 tokens have KV: 80 blocks, and the prompt's tail block.
+  GenerateRequest request = RequestFor(91, 1, 70);
+  EXPECT_EQ(worker.Run(request).tokens, Expected(request));
+  worker.AwaitRest();
+  EXPECT_EQ(worker.engine().stats().unpublished_blocks, 81u);
+  EXPECT_EQ(worker.engine().stats().published_blocks, 0u);
+  // Each is offered when it is sealed, unless an offer has failed before, and at the end.
+  const std::string text = SerializeMetrics(metrics);
+  const std::string name = "\nibid_client_unpublished_blocks_total ";
+  ASSERT_NE(text.find(name), std::string::npos) << text;
+  EXPECT_LE(std::stoul(text.substr(text.find(name) + name.size())), 2 * 81u);
+
+  // The same blocks again are the same blocks.
+  EXPECT_EQ(worker.Run(request).tokens, Expected(request));
+  worker.AwaitRest();
+  EXPECT_EQ(worker.engine().stats().unpublished_blocks, 81u);
+
+  // A prefill: 20 blocks, and the tail block.
+  GenerateRequest prefill = RequestFor(41, 2);
+  prefill.kind = RequestKind::kPrefill;
+  EXPECT_FALSE(worker.Run(prefill).finish.is_published);
+  worker.AwaitRest();
+  EXPECT_EQ(worker.engine().stats().unpublished_blocks, 81u + 21u);
+
+  // A store that is there again gets all of it, which is no news for the counter.
+  store.StartServer();
+  store.proxy().Refuse(false);
+  worker.AwaitReachable();
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (worker.engine().stats().published_blocks < 81) {
+    ASSERT_LT(absl::Now(), until) << "the blocks are not published";
+    EXPECT_EQ(worker.Run(request).tokens, Expected(request));
+    worker.AwaitRest();
+  }
+  EXPECT_EQ(worker.engine().stats().unpublished_blocks, 81u + 21u);
+}
+
 // Failures 22, 24: a store that takes nothing holds up nobody, and pins no more than the limit;
 // what was not published is published by the next request that uses it.
 TEST_P(EquivalenceTest, AStoreThatTakesNothingPinsNoMoreThanTheLimit) {

@@ -33,6 +33,9 @@ struct ConnectorOptions {
   absl::Duration publish_timeout = absl::Seconds(10);
   // For blocks that another worker is publishing: a decode at its match, a prefill at its end.
   absl::Duration wait_pending = absl::Milliseconds(200);
+  // After a publication of which something failed: when the request offers its blocks again. Its
+  // end does in any case.
+  absl::Duration publish_retry = absl::Seconds(1);
   // After a store that refused a namespace: when it is asked again. Its servers may come back with
   // another configuration.
   absl::Duration refused_retry = absl::Seconds(10);

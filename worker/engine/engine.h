@@ -53,8 +53,9 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, worker_tokens = 0, fetched_tokens = 0, computed_tokens = 0,
            output_tokens = 0;
   uint64_t steps = 0, preemptions = 0;
-  uint64_t published_blocks = 0;    // that the store took from this worker
-  uint64_t unpublished_blocks = 0;  // sealed, but a limit or the store refused them
+  uint64_t published_blocks = 0;  // that the store took from this worker
+  // Sealed, but given up: a limit or the store refused them until their request ended.
+  uint64_t unpublished_blocks = 0;
   uint64_t publishing_blocks = 0;   // now: pinned until the store has answered
   uint64_t fetch_failures = 0;      // fetches that brought less than was matched, or came too late
   uint64_t unequal_duplicates = 0;  // blocks computed twice with different bytes: never, on the CPU

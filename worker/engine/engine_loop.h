@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "core/clock.h"
 #include "core/mutex.h"
@@ -78,9 +79,11 @@ class EngineLoop {
 
   // engine_publish.cc: what others may have.
   void SealComputed(Sequence& sequence);
-  void PublishSealed(Sequence& sequence);
+  void PublishSealed(Sequence& sequence, bool is_last_try);
+  absl::flat_hash_set<BlockKey> KeysOnTheirWay(const Sequence& sequence) const;
+  void CountUnpublished(const Sequence& sequence);
   bool Publish(Sequence& sequence, std::vector<SealedPage> pages, bool is_last_of_prefill);
-  void PublishTail(Sequence& sequence, SealedPage tail);
+  void PublishTail(Sequence& sequence, const SealedPage& tail);
   void PublishPromptTail(Sequence& sequence);
   void PublishEnd(Sequence& sequence);
   void BeginPrefillPublish(Sequence& sequence);

@@ -29,7 +29,8 @@ EngineMetrics::EngineMetrics(MetricsRegistry& registry)
       published_blocks_{&MakeCounter(registry, "ibid_engine_published_blocks_total",
                                      "Blocks that the store took")},
       unpublished_blocks_{&MakeCounter(registry, "ibid_engine_unpublished_blocks_total",
-                                       "Sealed blocks that a limit or the store refused")},
+                                       "Sealed blocks that were not published when their request "
+                                       "ended: a limit or the store refused them")},
       fetch_failures_{&MakeCounter(registry, "ibid_engine_fetch_failures_total",
                                    "Fetches that brought less than was matched, or came too late")},
       unequal_duplicates_{&MakeCounter(registry, "ibid_engine_unequal_duplicates_total",

@@ -15,25 +15,53 @@ void EngineLoop::SealComputed(Sequence& sequence) {
                 /*with_tail=*/false, &sequence.chain);
   }
   pool_->SealLeading(sequence.table, std::span<const ChainLink>(sequence.chain).first(full));
-  PublishSealed(sequence);
+  PublishSealed(sequence, /*is_last_try=*/false);
 }
 
 // Publishes the sealed blocks that the store is not known to have, in order. Never waits; what a
-// limit refuses, or the store, is tried again with the sequence's next block: a chain with a hole
-// is of no use behind it.
-void EngineLoop::PublishSealed(Sequence& sequence) {
+// limit refuses is tried again with the sequence's next block, what the store refuses after
+// publish_retry: a chain with a hole is of no use behind it.
+void EngineLoop::PublishSealed(Sequence& sequence, bool is_last_try) {
   if (!options_.publishes || !sequence.writes_store()) return;
+  if (!is_last_try && clock_.Now() < sequence.offer_again_at) return;
   const auto sealed = sequence.table.sealed();
   std::vector<SealedPage> pages;
   size_t next = sequence.offered_blocks;
   const size_t room = options_.publish_blocks_max -
                       std::min<size_t>(options_.publish_blocks_max, counts_.publishing_blocks);
+  absl::flat_hash_set<BlockKey> on_their_way;
+  if (next < sequence.offered_end) on_their_way = KeysOnTheirWay(sequence);
   for (; next < sealed.size() && pages.size() < room; ++next) {
-    if (!pool_->is_published(sealed[next])) pages.push_back(sealed[next]);
+    if (!pool_->is_published(sealed[next]) && !on_their_way.contains(sealed[next].link().key)) {
+      pages.push_back(sealed[next]);
+    }
   }
   if (pages.empty() || Publish(sequence, std::move(pages), /*is_last_of_prefill=*/false)) {
     sequence.offered_blocks = next;
+    sequence.offered_end = std::max(sequence.offered_end, next);
   }
+}
+
+absl::flat_hash_set<BlockKey> EngineLoop::KeysOnTheirWay(const Sequence& sequence) const {
+  absl::flat_hash_set<BlockKey> keys;
+  for (const auto& job : sequence.publishes) {
+    for (const SealedPage& page : job->pages) keys.insert(page.link().key);
+  }
+  return keys;
+}
+
+// Each block is counted once: here when its sequence ends and it is not on its way, else by the
+// answer to the publication that it is in.
+void EngineLoop::CountUnpublished(const Sequence& sequence) {
+  if (!options_.publishes || !sequence.writes_store() || sequence.is_settled) return;
+  const absl::flat_hash_set<BlockKey> on_their_way = KeysOnTheirWay(sequence);
+  const auto count = [&](const SealedPage& page) {
+    if (!on_their_way.contains(page.link().key)) {
+      counts_.unpublished_blocks += pool_->MarkGivenUp(page) ? 1 : 0;
+    }
+  };
+  for (const SealedPage& page : sequence.table.sealed()) count(page);
+  if (sequence.tail_page.has_value()) count(*sequence.tail_page);
 }
 
 bool EngineLoop::Publish(Sequence& sequence, std::vector<SealedPage> pages,
@@ -47,16 +75,16 @@ bool EngineLoop::Publish(Sequence& sequence, std::vector<SealedPage> pages,
   if (!connector_->Publish(job)) return false;
   if (is_last_of_prefill) sequence.store_job = job;
   counts_.publishing_blocks += count;
-  ++sequence.publishes_in_flight;
+  sequence.publishes.push_back(std::move(job));
   return true;
 }
 
 // A tail block, if it is worth it: one more page that is pinned until the store has it.
-void EngineLoop::PublishTail(Sequence& sequence, SealedPage tail) {
+void EngineLoop::PublishTail(Sequence& sequence, const SealedPage& tail) {
   if (!options_.publishes || !sequence.writes_store() || pool_->is_published(tail)) return;
   if (counts_.publishing_blocks >= options_.publish_blocks_max ||
-      !Publish(sequence, {std::move(tail)}, /*is_last_of_prefill=*/false)) {
-    ++counts_.unpublished_blocks;
+      !Publish(sequence, {tail}, /*is_last_of_prefill=*/false)) {
+    counts_.unpublished_blocks += pool_->MarkGivenUp(tail) ? 1 : 0;
   }
 }
 
@@ -68,16 +96,13 @@ void EngineLoop::PublishPromptTail(Sequence& sequence) {
   // Of what is computed now: a preempted sequence looked up the tail of more tokens than these.
   std::optional<SealedPage> tail =
       pool_->SnapshotTail(sequence.table, TailLink(sequence, sequence.computed));
-  if (tail.has_value()) PublishTail(sequence, *std::move(tail));
+  if (tail.has_value()) PublishTail(sequence, *tail);
 }
 
 // The last, partly filled block of a sequence that ended: whoever goes on from exactly here finds
 // it.
 void EngineLoop::PublishEnd(Sequence& sequence) {
-  PublishSealed(sequence);
-  if (options_.publishes && sequence.writes_store()) {
-    counts_.unpublished_blocks += sequence.table.sealed().size() - sequence.offered_blocks;
-  }
+  PublishSealed(sequence, /*is_last_try=*/true);
   if (sequence.computed % block_tokens_ == 0 || sequence.table.open_count() != 1) return;
   PublishTail(sequence, pool_->SealTail(sequence.table, TailLink(sequence, sequence.computed)));
 }
@@ -100,13 +125,11 @@ void EngineLoop::BeginPrefillPublish(Sequence& sequence) {
 // Offers the whole chain once more, after all earlier parts of it have been answered: so that
 // blocks which are still on their way from here do not count as stored.
 void EngineLoop::TryLastPublish(Sequence& sequence) {
-  if (sequence.publishes_in_flight > 0) return;
+  if (!sequence.publishes.empty()) return;
   const auto sealed = sequence.table.sealed();
   std::vector<SealedPage> pages(sealed.begin(), sealed.end());
   if (sequence.tail_page.has_value()) pages.push_back(*sequence.tail_page);
-  const size_t count = pages.size();
   if (!Publish(sequence, std::move(pages), /*is_last_of_prefill=*/true)) {
-    counts_.unpublished_blocks += count;
     Finish(sequence, *sequence.reason, absl::OkStatus(), /*is_published=*/false);
   }
 }
@@ -114,26 +137,31 @@ void EngineLoop::TryLastPublish(Sequence& sequence) {
 void EngineLoop::OnDone(std::shared_ptr<PublishJob> job) {
   counts_.publishing_blocks -= job->pages.size();
   counts_.published_blocks += job->stored_count;
+  const auto it = sequences_.find(job->request);
+  const bool is_offered_again = it != sequences_.end() && !job->is_last_of_prefill;
   std::optional<uint32_t> first_missing;
   for (size_t i = 0; i < job->pages.size(); ++i) {
+    const SealedPage& page = job->pages[i];
     const BlockResult result = i < job->results.size() ? job->results[i] : BlockResult::kFailed;
     if (result == BlockResult::kOk || result == BlockResult::kPresent) {
-      pool_->MarkPublished(job->pages[i]);
-      continue;
+      pool_->MarkPublished(page);
+    } else if (is_offered_again && page.link().token_count == block_tokens_) {
+      // What is pending, too: its writer may die.
+      if (!first_missing.has_value()) first_missing = page.link().position;
+    } else if (result != BlockResult::kPending) {
+      counts_.unpublished_blocks += pool_->MarkGivenUp(page) ? 1 : 0;
     }
-    // What is pending is offered again too: its writer may die.
-    if (result != BlockResult::kPending) ++counts_.unpublished_blocks;
-    if (!first_missing.has_value()) first_missing = job->pages[i].link().position;
   }
-  const auto it = sequences_.find(job->request);
   if (it == sequences_.end()) return;
   Sequence& sequence = *it->second;
-  --sequence.publishes_in_flight;
+  std::erase(sequence.publishes, job);
   if (first_missing.has_value()) {
     sequence.offered_blocks = std::min<size_t>(sequence.offered_blocks, *first_missing);
+    sequence.offer_again_at = clock_.Now() + connector_->options().publish_retry;
   }
   if (sequence.phase != SequencePhase::kPublishing) return;
   if (job->is_last_of_prefill) {
+    sequence.is_settled = true;
     return Finish(sequence, *sequence.reason, absl::OkStatus(), job->is_complete);
   }
   TryLastPublish(sequence);

@@ -173,7 +173,8 @@ void EngineLoop::StartRunning(Sequence& sequence, std::vector<OpenPage> fetched)
   sequence.phase = SequencePhase::kRunning;
   running_.insert(&sequence);
   sequence.offered_blocks = 0;
-  PublishSealed(sequence);  // what this worker has of it and the store has not
+  PublishSealed(sequence,
+                /*is_last_try=*/false);  // what this worker has of it and the store has not
 }
 
 void EngineLoop::ExpireStoreWaits() {

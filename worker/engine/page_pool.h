@@ -157,6 +157,11 @@ class PagePool {
   void MarkPublished(const SealedPage& page, bool is_published = true) {
     states_[page.id_.value].is_published = is_published;
   }
+  // Whether this is the first time that the block, which is not published, is given up.
+  bool MarkGivenUp(const SealedPage& page) {
+    PageState& state = states_[page.id_.value];
+    return !state.is_published && !std::exchange(state.is_given_up, true);
+  }
 
   // Marks the sealed pages as used now. Among pages of one touch, ends leave before beginnings.
   void Touch(std::span<const SealedPage> pages);
@@ -176,6 +181,7 @@ class PagePool {
     uint32_t holders = 0;   // SealedPage handles
     uint64_t last_use = 0;  // tick of the last touch
     ChainLink link;         // of a sealed page
+    bool is_given_up = false;
   };
   // What leaves first compares least: the longest unused; among equals the deepest in its chain.
   using CachedEntry = std::tuple<uint64_t, uint32_t, uint32_t>;

@@ -69,9 +69,12 @@ struct Sequence {
 
   // Publishing.
   size_t offered_blocks =
-      0;  // leading sealed blocks that were offered to the store, or need not be
-  uint32_t publishes_in_flight = 0;
-  std::optional<SealedPage> tail_page;  // of a prefill that has ended
+      0;                   // leading sealed blocks that were offered to the store, or need not be
+  size_t offered_end = 0;  // blocks from here on were never offered
+  absl::Time offer_again_at = absl::InfinitePast();
+  std::vector<std::shared_ptr<PublishJob>> publishes;  // that are not answered yet
+  std::optional<SealedPage> tail_page;                 // of a prefill that has ended
+  bool is_settled = false;                             // what is not published is counted
 
   size_t prompt_count() const { return request.prompt.size(); }
   size_t output_count() const { return tokens.size() - request.prompt.size(); }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "client/inference_channel.h"
@@ -109,6 +111,22 @@ TEST_F(WorkerProgramTest, MemoryThatIsTooLittleOrTooMuchIsOneLineThatNamesTheFla
     EXPECT_THAT(result.err, StartsWith(absl::StrCat("ibid-worker: ", flag, ": ")));
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   }
+}
+
+TEST_F(WorkerProgramTest, ATokenizerThatIsNotSupportedSaysHowToServeWithoutOne) {
+  const std::string model = folder_ / "model";
+  std::filesystem::copy(IBID_SOURCE_DIR "/tests/golden/tiny_llama_gqa", model);
+  std::ofstream(model + "/tokenizer.json")
+      << R"({"model": {"type": "BPE", "byte_fallback": true}})";
+  const RunResult refused = RunWorker({"--model=" + model, "--log_level=off"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("byte_fallback"));
+  EXPECT_THAT(refused.err, HasSubstr("without tokenizer files serves prompts of token ids"));
+  EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+  // And so it does.
+  std::filesystem::remove(model + "/tokenizer.json");
+  Start({"--model=" + model});
+  EXPECT_EQ(process_->Terminate(), 0);
 }
 
 TEST(WorkerCommandLineTest, AMistakeIsOneLineAndExitCodeTwo) {

@@ -10,6 +10,7 @@
 #include "client/client_impl.h"
 #include "client/fan_out.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "core/log.h"
 #include "transport/limits.h"
 
@@ -65,6 +66,7 @@ absl::Status Validate(const ClientOptions& options) {
   }
   if (options.breaker_failures_count == 0)
     return absl::InvalidArgumentError("breaker_failures_count: is 0");
+  if (options.namespaces_max == 0) return absl::InvalidArgumentError("namespaces_max: is 0");
   if (options.placement_group_blocks == 0)
     return absl::InvalidArgumentError("placement_group_blocks: is 0");
   if (options.match_keys_max == 0 || options.match_keys_max > kRequestKeysMax) {
@@ -128,10 +130,14 @@ absl::StatusOr<NamespaceHandle> ClientImpl::OpenNamespace(const NamespaceSpec& s
   handle.id = MakeNamespaceId(spec);
   {
     MutexLock lock(mutex_);
-    const auto known = std::find_if(namespaces_.begin(), namespaces_.end(),
-                                    [&](const NamespaceHandle& ns) { return ns.id == handle.id; });
-    handle.index = static_cast<uint32_t>(known - namespaces_.begin());
-    if (known == namespaces_.end()) namespaces_.push_back(handle);
+    const auto known = namespace_indices_.find(handle.id);
+    if (known == namespace_indices_.end() && namespace_indices_.size() >= options_.namespaces_max) {
+      return LimitReached("too many namespaces were opened by this client", "namespaces_max",
+                          options_.namespaces_max);
+    }
+    handle.index =
+        namespace_indices_.emplace(handle.id, static_cast<uint32_t>(namespace_indices_.size()))
+            .first->second;
   }
   const absl::Time deadline = clock_.Now() + options_.admin_timeout;
   std::vector<absl::Status> statuses(links_.size());

@@ -38,6 +38,7 @@ struct ClientOptions {
   absl::Duration breaker_open = absl::Milliseconds(500);
   uint32_t placement_group_blocks = 64;  // consecutive blocks of a chain that live on one server
   uint32_t match_keys_max = 65'536;      // keys in one message
+  uint32_t namespaces_max = 65'536;      // that one client may ever open: about 1 KiB each
   MetricsRegistry* metrics = nullptr;    // null: none are kept
   // PEM files: what signs servers, and the client's own pair if they ask for one. All empty: no
   // TLS.
@@ -149,6 +150,7 @@ class Client {
   // incarnation: loud, but no error as long as another server answers. A server that is away is no
   // error. Errors: InvalidArgument (layout); FailedPrecondition, InvalidArgument: every server that
   // answered refused. Asking again asks them again.
+  // Also ResourceExhausted (namespaces_max).
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
 
   // Which server has a block depends on the first block of its group. So, with several servers,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "client/client.h"
 #include "client/placement.h"
 #include "client/server_link.h"
@@ -102,7 +103,7 @@ class ClientImpl {
   Executor executor_;                               // ends before the links that its work uses
 
   Mutex mutex_;
-  std::vector<NamespaceHandle> namespaces_ IBID_GUARDED_BY(mutex_);
+  absl::flat_hash_map<NamespaceId, uint32_t> namespace_indices_ IBID_GUARDED_BY(mutex_);
 };
 
 }  // namespace ibid

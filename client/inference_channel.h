@@ -39,7 +39,8 @@ struct InferenceRequest {
   std::string salt;
 };
 
-// prompt_tokens = worker_tokens + fetched_tokens + computed_tokens.
+// prompt_tokens = worker_tokens + fetched_tokens + computed_tokens; these are 0 for a decode that
+// its first token ended.
 struct InferenceUsage {
   uint32_t prompt_tokens = 0, worker_tokens = 0, fetched_tokens = 0, computed_tokens = 0;
 };

@@ -30,6 +30,8 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(500);
 // end.
 constexpr absl::Duration kReopenInterval = absl::Seconds(1);
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(10);
+// Namespaces, of those opened last, that are agreed on before a session is used.
+constexpr size_t kEagerHandshakesMax = 64;
 // A call that was given less than this and got no answer says nothing about the server.
 constexpr absl::Duration kBlamefulTimeout = absl::Milliseconds(20);
 
@@ -156,6 +158,9 @@ bool ServerLink::TryOpen() {
     uint32_t index = 0;
     {
       MutexLock lock(mutex_);
+      // The calls that need an older one agree on it then.
+      index = static_cast<uint32_t>(std::max(namespaces_.size(), kEagerHandshakesMax) -
+                                    kEagerHandshakesMax);
       while (index < namespaces_.size() &&
              (!namespaces_[index].is_known || namespaces_[index].epoch == call.epoch)) {
         ++index;

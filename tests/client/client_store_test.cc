@@ -2,7 +2,9 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/limit.h"
 #include "tests/client/cluster.h"
 #include "transport/cache_channel.h"
 
@@ -309,6 +311,28 @@ TEST_P(ClientStoreTest, AServerWithAnotherLayoutIsRefusedAndNotUsed) {
 
   spec.layout = "layers=two";
   EXPECT_EQ(client_->OpenNamespace(spec).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// More than are agreed on when a server comes back: the others are with their first call.
+TEST_P(ClientStoreTest, ManyNamespacesOutliveARestartUpToTheirLimit) {
+  ClientOptions options = cluster_.Options();
+  options.namespaces_max = 100;
+  const auto client = Cluster::Connect(std::move(options));
+  std::vector<NamespaceHandle> opened;
+  for (int i = 0; i < 100; ++i) {
+    opened.push_back(*client->OpenNamespace(TestSpec(absl::StrCat("salt-", i))));
+    EXPECT_EQ(client->OpenNamespace(TestSpec(absl::StrCat("salt-", i)))->index, opened[i].index);
+  }
+  EXPECT_EQ(LimitOf(client->OpenNamespace(TestSpec("one more")).status()),
+            (Limit{"namespaces_max", 100}));
+  for (size_t i = 0; i < cluster_.size(); ++i) cluster_.Restart(i);
+  for (const int i : {0, 50, 99}) {
+    const auto chain = TestChain(opened[i].id, 4);
+    EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
+      return PublishChain(client.get(), opened[i], chain).is_complete();
+    })) << i;
+    EXPECT_EQ(client->Match(opened[i], chain).blocks_count(), 4u) << i;
+  }
 }
 
 TEST_P(ClientStoreTest, ManyThreadsShareAClient) {

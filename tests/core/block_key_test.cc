@@ -72,7 +72,7 @@ TEST(BlockKey, LinksEachBlockToItsParent) {
   EXPECT_EQ(chain[2].position, 2u);
 }
 
-// failures.md 5, 14: a changed early token, another namespace or another tail length is another
+// docs/testing.md 5, 14: a changed early token, another namespace or another tail length is another
 // key.
 TEST(BlockKey, DiffersWhenAnythingBeforeItDiffers) {
   const NamespaceId ns = MakeNamespaceId(DemoSpec());

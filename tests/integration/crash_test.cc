@@ -1,6 +1,6 @@
 // kill -9 of a real server, or of its client, at random moments under load: every block whose
 // durable publish was answered reads back right, every other one reads back right or is absent, and
-// neither space nor a key is lost. failures.md 3, 27, 28, 34, 35.
+// neither space nor a key is lost. docs/testing.md 3, 27, 28, 34, 35.
 #include <gtest/gtest.h>
 
 #include <algorithm>

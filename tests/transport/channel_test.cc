@@ -66,7 +66,7 @@ TEST(StatusConversionTest, EveryCodeKeepsItsMeaningBothWays) {
   }
 }
 
-// Design section 5: a typed detail, in the form that every gRPC library reads.
+// A typed detail, in the form that every gRPC library reads.
 TEST(StatusConversionTest, ErrorsCarryTheIncarnationAndTheLimit) {
   const absl::Status status = LimitReached("too many sessions are open", "sessions_max", 7);
   EXPECT_EQ(status.message(), "too many sessions are open: sessions_max=7");

@@ -1,7 +1,7 @@
 // Connector takes the engine's questions to the store and brings back the answers. The store's
 // calls block, so they run on threads of their own; the engine thread starts a job and finds it,
 // done, among its completions. Pages travel inside the job: while a call is running, they belong to
-// it, also when nobody waits for the answer any more (failures.md 6, 10).
+// it, also when nobody waits for the answer any more (docs/testing.md 6, 10).
 //
 // Thread safety: owned by the engine thread. `on_done` is called on the connector's threads.
 #pragma once
@@ -84,7 +84,7 @@ struct FetchJob : StoreJob {
   PrefixMatch match;
   uint32_t first = 0;  // block of the match that goes into pages[0]
   std::vector<OpenPage> pages;
-  uint32_t leading_ok = 0;  // the answer: only so many pages may be used (failures.md 4)
+  uint32_t leading_ok = 0;  // the answer: only so many pages may be used (docs/testing.md 4)
 };
 
 struct PublishJob : StoreJob {

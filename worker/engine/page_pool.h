@@ -8,7 +8,7 @@
 //
 // The types say what may be done: an OpenPage has one owner, who writes; a SealedPage has any
 // number of holders, who read, and only a SealedPage can be published, so a block that is not
-// computed yet never is (failures.md 7).
+// computed yet never is (docs/testing.md 7).
 //
 // Thread safety: owned by the engine thread: all calls, and the copying and destroying of handles,
 // happen there. A handle may be moved to another thread, read or filled there, and moved back.

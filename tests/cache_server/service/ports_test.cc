@@ -57,7 +57,7 @@ TEST_F(PortsTest, TheHttpPortSaysHealthAndMetricsUntilTheStop) {
   EXPECT_EQ(HttpGet(port, "/healthz"), "");
 }
 
-// Design section 10: a disk in trouble is said in health and metrics, heals, and fails nobody.
+// A disk in trouble is said in health and metrics, heals, and fails nobody.
 TEST_F(PortsTest, ADiskInTroubleIsSaidInHealthAndMetricsAndHeals) {
   const TempFolder folder;
   static ManualClock clock;  // outlives the server of the fixture

@@ -234,7 +234,7 @@ TEST_F(FaultTest, ReadsHealThoughNothingCanBeWritten) {
   EXPECT_TRUE(HasRightBytes(*AcquireOne(chain[11].key), chain[11].key));
 }
 
-// Design section 4: publishing never waits for the disk unless it is asked to be durable. And a
+// Publishing never waits for the disk unless it is asked to be durable. And a
 // block that is dropped while its bytes are on their way to disk stays away, whoever reads it.
 TEST_F(FaultTest, ASlowDiskHoldsUpNoPublishAndABlockDroppedMeanwhileStaysAway) {
   OpenFaulty(64, 256, 16);
@@ -308,7 +308,7 @@ TEST_F(FaultTest, ReadsBeyondTheQueueAreRefusedByName) {
   EXPECT_EQ(store_->stats().missed_blocks, static_cast<uint64_t>(refused_count));
 }
 
-// Design section 10: reads before write-backs. But a disk that answers no read does not hold up
+// Reads before write-backs. But a disk that answers no read does not hold up
 // the writes for ever.
 TEST_F(FaultTest, WritesYieldToReadsAndGoOnAllTheSame) {
   OpenFaulty(4, 64, 16);

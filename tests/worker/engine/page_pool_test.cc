@@ -186,7 +186,7 @@ TEST_F(PagePoolTest, SealLeadingKeepsThePagesThatStillGrow) {
   EXPECT_EQ(table.pages()[2], last);
 }
 
-// design.md 3: the unused tokens of a tail block are zero.
+// docs/formats.md: the unused tokens of a tail block are zero.
 TEST_F(PagePoolTest, ATailBlocksUnusedTokensAreZero) {
   Start(3);
   const auto chain = ChainOf(Tokens(kBlock + 3), /*with_tail=*/true);

@@ -53,6 +53,17 @@ class Noise {
   uint64_t state_ = 1;
 };
 
+// A product of (rows, inner) by (inner, columns).
+dnnl::matmul::primitive_desc MakeDescriptor(const dnnl::engine& engine, const memory::desc& rows,
+                                            const memory::desc& weights, const memory::desc& result,
+                                            const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3  // Ubuntu 24.04
+  return {engine, rows, weights, result, attributes};
+#else
+  return {{rows, weights, result}, attributes, engine};
+#endif
+}
+
 }  // namespace
 
 struct TiledMultiplier::Panel {
@@ -120,19 +131,19 @@ void TiledMultiplier::PackPanels(In weight, Weight* packed) {
     const memory::dims shape = {k_dim, static_cast<memory::dim>(columns)};
     if (!forms.contains(columns)) {
       // The form is chosen once, for a middling number of rows, and then given to all tiles.
-      const dnnl::matmul::primitive_desc probe(
-          {RowMajor(48, k, k, type), memory::desc(shape, type, memory::format_tag::any),
-           RowMajor(48, columns, n, memory::data_type::f32)},
-          attributes, runtime_->engine);
+      const dnnl::matmul::primitive_desc probe =
+          MakeDescriptor(runtime_->engine, RowMajor(48, k, k, type),
+                         memory::desc(shape, type, memory::format_tag::any),
+                         RowMajor(48, columns, n, memory::data_type::f32), attributes);
       memory::desc form = probe.weights_desc();
       const memory::desc transposed(shape, type, memory::format_tag::ba);
       if (form == transposed)
         form = memory::desc(shape, type, memory::format_tag::ab);  // 2x faster for few rows
       forms[columns] = form;
       for (size_t tile : candidates) {
-        const dnnl::matmul::primitive_desc descriptor(
-            {RowMajor(tile, k, k, type), form, RowMajor(tile, columns, n, memory::data_type::f32)},
-            attributes, runtime_->engine);
+        const dnnl::matmul::primitive_desc descriptor =
+            MakeDescriptor(runtime_->engine, RowMajor(tile, k, k, type), form,
+                           RowMajor(tile, columns, n, memory::data_type::f32), attributes);
         runtime_->scratch_bytes =
             std::max(runtime_->scratch_bytes, descriptor.scratchpad_desc().get_size());
         packed->descriptors.emplace(std::pair(tile, columns), descriptor);

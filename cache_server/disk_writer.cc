@@ -21,7 +21,7 @@ constexpr size_t kBatchBlocksMax = 32;
 constexpr size_t kEvictBatchMax = 16;
 constexpr int kClearTriesMax = 4;
 constexpr absl::Duration kHealPoll = absl::Milliseconds(50);
-// How long one write lets waiting reads go first.
+// How long a batch of writes lets waiting reads go first.
 constexpr absl::Duration kYieldMax = absl::Milliseconds(20);
 constexpr absl::Duration kYieldPoll = absl::Microseconds(200);
 
@@ -117,10 +117,10 @@ void DiskWriter::Remove(const std::vector<DiskRemoval>& removals) {
 }
 
 void DiskWriter::Write(std::vector<DiskWrite> writes) {
+  YieldToReads();
   std::vector<Job> jobs(writes.size());
   for (size_t i = 0; i < writes.size(); ++i) {
     jobs[i].write = std::move(writes[i]);
-    YieldToReads();
     Begin(jobs[i]);
     if (jobs[i].host_page != kNoPage && jobs[i].result.ok()) WriteBytes(jobs[i]);
   }

@@ -1,7 +1,6 @@
 // Why a block cannot come back after it was dropped:
 // - The disk writer, the only one that deletes records and frees slots, is paused until the scan
-// and
-//   the last IndexOne are over: a record that was read is still true when its block is indexed.
+//   and the last IndexOne are over: a record that was read still holds when its block is indexed.
 // - A drop first notes the block in `forgotten_`, then removes what it finds in the index, entries
 //   with kDiskUnsettled included; indexing first makes such an entry, then asks `forgotten_`. So
 //   one of the two sees the other.

@@ -266,7 +266,7 @@ void Residency::DemoteAhead() {
 
 // A block that was committed in the moment in which its namespace was closed. The caller has a
 // reference.
-bool Residency::DropOrphan(EntryId id) {
+void Residency::DropOrphan(EntryId id) {
   IndexShard& shard = parts_.index.ShardOf(id);
   Aftermath after;
   {
@@ -275,7 +275,6 @@ bool Residency::DropOrphan(EntryId id) {
   }
   if (after.id != kNoEntry) Finish(after);
   DropRef(id);
-  return true;
 }
 
 // Evicts a victim that is on disk, else queues it to be written first; `bytes` is what becomes free
@@ -297,7 +296,10 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
     ++entry.refs;
   }
   const NamespacePtr ns = parts_.namespaces.Find(ns_number);
-  if (ns == nullptr) return DropOrphan(id);
+  if (ns == nullptr) {
+    DropOrphan(id);
+    return true;
+  }
   bool is_accepted = true;
   *bytes = uint64_t{ns->slot_pages} * kPageBytes;
   if (is_clean) {

@@ -81,7 +81,7 @@ class Residency {
   void EndTransit(EntryId id);
   void EvictDemoted(EntryId id);
   bool DemoteOne(EntryId id, uint64_t* bytes);
-  bool DropOrphan(EntryId id);
+  void DropOrphan(EntryId id);
 
   StoreParts& parts_;
   std::atomic<bool> is_clearing_{false};

@@ -18,6 +18,10 @@
 
 namespace ibid {
 
+// Of the time that a call has, the part that the server may wait for pending blocks: the answer
+// must still arrive.
+inline constexpr double kWaitShare = 0.8;
+
 // What one server leased to a match; it counts only while that session lives.
 struct ServerLease {
   uint16_t server = 0;

@@ -58,9 +58,9 @@ void ClientImpl::ReportCorrupt(const NamespaceHandle& ns, absl::Time deadline,
     if (result.blocks[part.indices[i]] == BlockResult::kCorrupt) keys.push_back(part.keys[i]);
   }
   if (keys.empty()) return;
-  const ServerLink& link = *links_[part.lease->server];
-  const absl::Status status = links_[part.lease->server]->CallOnce(
-      CallKind::kDrop, deadline, [&](const LinkCall& call) -> absl::Status {
+  ServerLink& link = *links_[part.lease->server];
+  const absl::Status status =
+      link.CallOnce(CallKind::kDrop, deadline, [&](const LinkCall& call) -> absl::Status {
         const auto reply = call.channel->DropCorrupt(ns.id, keys, call.timeout);
         IBID_RETURN_IF_ERROR(reply.status());
         IBID_LOG_EVERY(kLogPeriodSeconds, warn, "fetch: {} dropped {} of {} corrupt blocks",

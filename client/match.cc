@@ -19,13 +19,6 @@
 #include "core/random_id.h"
 
 namespace ibid {
-namespace {
-
-// Of the time that a call has, the part that the server may wait for pending blocks: the answer
-// must still arrive.
-constexpr double kWaitShare = 0.8;
-
-}  // namespace
 
 struct ClientImpl::MatchQuery {
   NamespaceId ns;

@@ -131,7 +131,7 @@ void ClientImpl::WaitForOthers(const NamespaceHandle& ns, std::span<const ChainL
       CallKind::kMatch, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
         MatchCall match;
         match.ns = ns.id;
-        match.wait_pending = std::min(wait, call.timeout);
+        match.wait_pending = std::min(wait, call.timeout * kWaitShare);
         const absl::StatusOr<MatchReply> reply = call.channel->Match(match, keys, call.timeout);
         IBID_RETURN_IF_ERROR(reply.status());
         const size_t stored_count = std::min<size_t>(reply->matched_count, pending.size());

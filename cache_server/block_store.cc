@@ -14,7 +14,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "cache_server/block_verifier.h"
 #include "cache_server/disk_writer.h"
+#include "cache_server/host_flush.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
@@ -425,6 +427,20 @@ bool BlockStore::FlushRemovals(absl::Duration timeout) {
     timeout = absl::ZeroDuration();
   }
   return impl_->parts.disk_queue.WaitForRemovals(timeout);
+}
+
+absl::StatusOr<VerifyReport> BlockStore::Verify(
+    uint64_t bytes_per_second, const std::function<bool(const VerifyReport&)>& on_progress) {
+  if (impl_->recovery.is_running()) {
+    return absl::UnavailableError("the disk directory is still being indexed; try again later");
+  }
+  return BlockVerifier(impl_->parts, impl_->residency, bytes_per_second, on_progress).Run();
+}
+
+void BlockStore::RefuseBlocks() { impl_->parts.is_refusing_blocks = true; }
+
+KeepResult BlockStore::KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped) {
+  return HostFlush(impl_->parts, impl_->residency).Run(timeout, is_stopped);
 }
 
 BlockStoreStats BlockStore::stats() const {

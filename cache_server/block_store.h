@@ -102,6 +102,24 @@ struct BlockStoreStats {
   bool is_recovering = false;
 };
 
+// What Verify has done so far. A block has up to two copies.
+struct VerifyReport {
+  uint64_t copies = 0;  // that there were at the start; some come and go meanwhile
+  uint64_t checked_copies = 0, checked_bytes = 0;
+  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0;
+  uint64_t unreadable_disk_copies = 0;
+
+  uint64_t bad_copies() const {
+    return damaged_host_copies + damaged_disk_copies + unreadable_disk_copies;
+  }
+};
+
+// What became of the blocks that only the host tier had.
+struct KeepResult {
+  uint64_t written_blocks = 0;
+  uint64_t remaining_blocks = 0;
+};
+
 class BlockStoreImpl;
 
 // The block's bytes, pinned for as long as this lives, whatever leases and evictions do. Move-only;
@@ -230,6 +248,22 @@ class BlockStore {
   // Waits until the disk tier has no record of what was dropped so far. False after `timeout`, and
   // at once while the disk tier cannot be written or is still being recovered.
   bool FlushRemovals(absl::Duration timeout);
+
+  // Reads every copy of every block again, at most `bytes_per_second` (0: without pause), and drops
+  // the blocks of which one does not match its checksum or cannot be read. Blocks its thread, and
+  // calls `on_progress` after each block and at least each 50 ms: when it returns false, this ends
+  // with Cancelled. Reads and writes go on meanwhile; blocks that come meanwhile may be left out.
+  // Also Unavailable: the disk directory is still being indexed, or the disk tier is down.
+  absl::StatusOr<VerifyReport> Verify(uint64_t bytes_per_second,
+                                      const std::function<bool(const VerifyReport&)>& on_progress);
+
+  // From now on no block is taken: an offer is answered kRejected, Reserve is Unavailable.
+  // Reservations that were made can be committed.
+  void RefuseBlocks();
+  // Writes to disk what only the host tier has, starts of chains first, as much as the disk tier
+  // has room for: what `timeout` leaves out are ends of chains. Copies in the host tier stay.
+  // Looks each 100 ms whether it `is_stopped`. Blocks its thread.
+  KeepResult KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
 
   BlockStoreStats stats() const;
 

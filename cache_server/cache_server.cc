@@ -40,7 +40,14 @@ absl::Status CacheServer::Open(const Clock* clock) {
   service_options.version = IBID_VERSION;
   service_options.metrics = metrics_.get();
   service_ = CacheService::Create(service_options);
-  grpc::Service* const services[] = {service_->grpc_service()};
+  AdminServiceOptions admin_options;
+  admin_options.store = store_.get();
+  admin_options.is_loopback_only = options_.tls_ca.empty();
+  admin_options.drain = [this](absl::Duration timeout, const std::function<bool()>& is_stopped) {
+    return Drain(timeout, is_stopped);
+  };
+  admin_ = AdminService::Create(admin_options);
+  grpc::Service* const services[] = {service_->grpc_service(), admin_->grpc_service()};
   IBID_ASSIGN_OR_RETURN(grpc_server_, GrpcServer::Start(options_.GrpcSetup(), services));
 
   if (options_.http_listen.empty()) return absl::OkStatus();
@@ -59,6 +66,7 @@ std::string CacheServer::address() const {
 
 HttpReply CacheServer::Health() const {
   if (is_stopping_) return HttpReply{503, "stopping\n"};
+  if (is_draining_) return HttpReply{503, "draining\n"};
   const BlockStoreStats stats = store_->stats();
   std::string text = stats.is_recovering ? "recovering\n" : "ok\n";
   // A tier in trouble is no reason to stop sending requests here: misses are served well.
@@ -68,18 +76,28 @@ HttpReply CacheServer::Health() const {
   return HttpReply{200, std::move(text)};
 }
 
+KeepResult CacheServer::Drain(absl::Duration timeout, const std::function<bool()>& is_stopped) {
+  if (!is_draining_.exchange(true)) {
+    IBID_LOG(info, "draining: no new sessions and blocks; writing what only memory has");
+  }
+  grpc_server_->SetServing(false);
+  service_->RefuseSessions();
+  store_->RefuseBlocks();
+  return store_->KeepOnDisk(timeout, is_stopped);
+}
+
 void CacheServer::Shutdown(absl::Duration timeout) {
   if (is_stopping_.exchange(true)) return;
   const SteadyClock clock;
   const absl::Time until = clock.Now() + timeout;
   const auto left = [&] { return std::max(until - clock.Now(), absl::ZeroDuration()); };
   if (grpc_server_ != nullptr) {
+    admin_->Stop();
     service_->Drain();
-    grpc_server_->Shutdown(left());
+    // A reader that is slow must not cost the blocks that only memory has.
+    grpc_server_->Shutdown(timeout / 2);
   }
-  if (store_ != nullptr && timeout > absl::ZeroDuration() && !store_->FlushToDisk(left())) {
-    IBID_LOG(warn, "stopped before all blocks were on disk; those that are not will be misses");
-  }
+  if (store_ != nullptr && timeout > absl::ZeroDuration()) KeepBlocks(left());
   http_port_.reset();
   if (service_ != nullptr && !service_->WaitForNoHolds(kHoldsTimeout)) {
     // Freeing memory that gRPC may still read would be worse than leaking it in a process that
@@ -88,6 +106,7 @@ void CacheServer::Shutdown(absl::Duration timeout) {
              "calls or connections still hold blocks {} after the stop; their memory is left to "
              "the process's end",
              absl::FormatDuration(kHoldsTimeout));
+    (void)admin_.release();
     (void)service_.release();
     (void)store_.release();
     (void)metrics_.release();
@@ -95,8 +114,22 @@ void CacheServer::Shutdown(absl::Duration timeout) {
     return;
   }
   grpc_server_.reset();
+  admin_.reset();
   service_.reset();
   store_.reset();
+}
+
+// The last words of a server that has a disk tier: what it kept.
+void CacheServer::KeepBlocks(absl::Duration timeout) {
+  store_->RefuseBlocks();
+  const SteadyClock clock;
+  const absl::Time until = clock.Now() + timeout;
+  const KeepResult kept = store_->KeepOnDisk(timeout);
+  if (options_.disk_dir.empty()) return;
+  IBID_LOG(info, "stopping: {} blocks written to disk", kept.written_blocks);
+  const bool is_flushed = store_->FlushToDisk(std::max(until - clock.Now(), absl::ZeroDuration()));
+  if (kept.remaining_blocks == 0 && is_flushed) return;
+  IBID_LOG(warn, "stopping: {} blocks are not on disk; they will be misses", kept.remaining_blocks);
 }
 
 }  // namespace ibid

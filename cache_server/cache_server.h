@@ -3,11 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_server/admin_service.h"
 #include "cache_server/block_store.h"
 #include "cache_server/cache_service.h"
 #include "cache_server/server_options.h"
@@ -33,23 +35,32 @@ class CacheServer {
   BlockStore& store() { return *store_; }
   MetricsRegistry& metrics() { return *metrics_; }
 
-  // Stops in order: says so in health, ends sessions, waits for running calls, writes to disk what
-  // is queued for it. All of it within `timeout` and a few seconds; calls that still run are then
-  // cancelled. Idempotent.
+  // Prepares the end: not healthy any more, no new sessions, no new blocks; then KeepOnDisk with
+  // the same arguments. Sessions that are open go on reading. May be called again. REQUIRES: not
+  // after Shutdown.
+  KeepResult Drain(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
+  bool is_draining() const { return is_draining_; }
+
+  // Stops in order: says so in health, ends sessions, waits for running calls (half of `timeout` at
+  // most), writes to disk what only memory has. All of it within `timeout` and a few seconds; calls
+  // that still run are then cancelled. Idempotent.
   void Shutdown(absl::Duration timeout);
 
  private:
   explicit CacheServer(const ServerOptions& options);
   absl::Status Open(const Clock* clock);
   HttpReply Health() const;
+  void KeepBlocks(absl::Duration timeout);
 
   const ServerOptions options_;
   // In the order of construction; Shutdown takes them down from the last to the first.
   std::unique_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<BlockStore> store_;
   std::unique_ptr<CacheService> service_;
+  std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> grpc_server_;
   std::unique_ptr<HttpPort> http_port_;
+  std::atomic<bool> is_draining_{false};
   std::atomic<bool> is_stopping_{false};
 };
 

@@ -171,6 +171,10 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
 
   grpc::Service* grpc_service() override { return this; }
 
+  void RefuseSessions() override {
+    sessions_.Refuse(absl::UnavailableError("the server is draining and takes no more sessions"));
+  }
+
   void Drain() override {
     is_draining_ = true;
     sessions_.EndAll(absl::UnavailableError("the server is shutting down"));

@@ -33,6 +33,8 @@ class CacheService {
   // To be registered with one server, which this must outlive.
   virtual grpc::Service* grpc_service() = 0;
 
+  // Refuses new sessions with Unavailable; those that are open go on.
+  virtual void RefuseSessions() = 0;
   // Ends all sessions and waits with Unavailable, and refuses new sessions: the first half of a
   // graceful stop.
   virtual void Drain() = 0;

@@ -31,6 +31,7 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
   IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  if (parts_.is_refusing_blocks) return std::vector(keys.size(), OfferState::kRejected);
   std::vector<OfferState> states;
   states.reserve(keys.size());
   std::vector<EntryId> used;
@@ -110,6 +111,9 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
                                                 const ChainLink& link) {
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
+  if (parts_.is_refusing_blocks) {
+    return absl::UnavailableError("the server is draining and takes no more blocks");
+  }
   if (link.token_count == 0 || link.token_count > info->layout.block_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("token_count ", link.token_count,
                                                    " is not in 1..", info->layout.block_tokens));

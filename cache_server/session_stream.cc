@@ -198,6 +198,11 @@ SessionReactor* SessionStreams::Start(ServiceState* state) {
   return stream.get();
 }
 
+void SessionStreams::Refuse(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  refusal_ = why;
+}
+
 void SessionStreams::EndAll(const absl::Status& why) {
   std::vector<std::shared_ptr<SessionStream>> streams;
   {

@@ -26,6 +26,8 @@ class SessionStreams {
   // keepalive. `state` must outlive the call. The reactor owns itself.
   SessionReactor* Start(ServiceState* state);
 
+  // Refuses new calls with `why`; those that run go on.
+  void Refuse(const absl::Status& why);
   // Ends all calls with `why` and refuses new ones with it: without this a server could not stop
   // before its clients do.
   void EndAll(const absl::Status& why);

@@ -22,8 +22,11 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
   published_blocks.Export(&MakeCounter(r, "ibid_store_published_blocks_total", "Blocks committed"));
   rejected_blocks.Export(&MakeCounter(r, "ibid_store_rejected_blocks_total",
                                       "Blocks refused for want of room or by a limit"));
-  corrupt_blocks.Export(&MakeCounter(r, "ibid_store_corrupt_blocks_total",
-                                     "Checksum mismatches, at commit or after a disk read"));
+  corrupt_blocks.Export(
+      &MakeCounter(r, "ibid_store_corrupt_blocks_total",
+                   "Checksum mismatches, at commit, after a disk read or in a verify"));
+  verified_copies.Export(&MakeCounter(r, "ibid_store_verified_copies_total",
+                                      "Copies of blocks that a verify read again"));
   promoted_blocks.Export(
       &MakeCounter(r, "ibid_store_promoted_blocks_total", "Blocks copied from disk to host"));
   moved_blocks.Export(

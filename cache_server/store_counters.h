@@ -69,6 +69,7 @@ class StoreCounters {
   Tally published_blocks;
   Tally rejected_blocks;
   Tally corrupt_blocks;
+  Tally verified_copies;
   Tally promoted_blocks;
   Tally moved_blocks;    // to empty an extent for another slot size
   Tally skipped_writes;  // write-throughs that the full queue, or a broken disk, left out

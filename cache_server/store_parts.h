@@ -48,6 +48,7 @@ struct StoreParts {
   ReadBuffers read_buffers;
   DiskWorkQueue disk_queue;
   std::atomic<uint32_t> disk_reads_waiting{0};  // somebody waits for each; the disk writer yields
+  std::atomic<bool> is_refusing_blocks{false};  // no offer is wanted, nothing is reserved any more
 };
 
 }  // namespace ibid

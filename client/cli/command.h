@@ -31,7 +31,8 @@ struct Command {
   int (*run)(const Command& command);
 };
 
-extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand;
+extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand,
+    kVerifyCommand, kFlushCommand, kDrainCommand;
 
 CommandLineSpec SpecOf(const Command& command);
 // Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are

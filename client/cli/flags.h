@@ -36,6 +36,8 @@ ABSL_DECLARE_FLAG(uint32_t, block_tokens);
 ABSL_DECLARE_FLAG(bool, everything);
 ABSL_DECLARE_FLAG(bool, yes);
 
+ABSL_DECLARE_FLAG(uint32_t, mib_per_second);
+
 ABSL_DECLARE_FLAG(std::string, prompt);
 ABSL_DECLARE_FLAG(std::string, prompt_file);
 ABSL_DECLARE_FLAG(std::string, prefill_worker);

@@ -7,13 +7,13 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
 #include "client/cli/flags.h"
+#include "client/cli/format.h"
 #include "client/cli/json.h"
 
 namespace ibid::cli {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
-constexpr size_t kBarCells = 24;
 
 struct Answers {
   std::vector<ServerStats> servers;
@@ -46,35 +46,6 @@ void PrintJson(const Answers& answers) {
   if (answers.worker.has_value())
     json["worker"] = ToJson(absl::GetFlag(FLAGS_worker), *answers.worker);
   std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
-}
-
-std::string Bytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
-
-// `[######------]`: any use shows, and only a full tier looks full.
-std::string Bar(uint64_t used, uint64_t max) {
-  size_t cells =
-      max == 0
-          ? 0
-          : static_cast<size_t>(static_cast<double>(used) / static_cast<double>(max) * kBarCells);
-  if (used > 0) cells = std::max<size_t>(cells, 1);
-  if (used < max) cells = std::min(cells, kBarCells - 1);
-  cells = std::min(cells, kBarCells);
-  return absl::StrCat("[", std::string(cells, '#'), std::string(kBarCells - cells, '-'), "]");
-}
-
-std::string Share(uint64_t part, uint64_t whole) {
-  return whole == 0 ? "-"
-                    : absl::StrFormat(
-                          "%.1f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
 void PrintServer(const ServerStats& server) {

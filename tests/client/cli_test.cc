@@ -38,7 +38,8 @@ TEST_F(CliTest, HelpIsThereForTheProgramAndEachCommand) {
   EXPECT_EQ(Ibid({}, false).exit_code, 2);
   const RunResult all = Ibid({"--help"}, false);
   EXPECT_EQ(all.exit_code, 0);
-  for (const char* command : {"status", "stats", "match", "generate", "drop"}) {
+  for (const char* command :
+       {"status", "stats", "match", "generate", "drop", "verify", "flush", "drain"}) {
     EXPECT_THAT(all.out, HasSubstr(command));
     const RunResult help = Ibid({command, "--help"}, false);
     EXPECT_EQ(help.exit_code, 0) << command;
@@ -103,6 +104,46 @@ TEST_F(CliTest, StatusShowsServersAndTheWorker) {
   EXPECT_EQ(json["servers"][0]["published_blocks"], 4);
   EXPECT_EQ(json["worker"]["block_tokens"], kTestBlockTokens);
   EXPECT_THAT(Ibid({"stats"}).out, HasSubstr("host.evictions"));
+}
+
+TEST_F(CliTest, VerifyShowsLinesWhereThereIsNoTerminalAndTheResultAsJson) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
+  const RunResult text = Ibid({"verify"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("[########################] 100.0%, 4 of 4 copies"));
+  EXPECT_EQ(text.out.find('\r'), std::string::npos);
+  const auto json = nlohmann::json::parse(Ibid({"verify", "--json", "--mib_per_second=1000"}).out);
+  EXPECT_EQ(json["servers"][0]["checked_copies"], 4);
+  EXPECT_EQ(json["servers"][0]["damaged_host_copies"], 0);
+}
+
+TEST_F(CliTest, ADamagedBlockMakesVerifyExitWithFour) {
+  const auto chain = TestChain(ns_.id, 2);
+  PublishChain(client_.get(), ns_, chain);
+  cluster_.server(0).store().Acquire(ns_.id, chain[1].key, [](absl::StatusOr<BlockRef> ref) {
+    ASSERT_TRUE(ref.ok());
+    const_cast<std::byte&>(ref->payload()[5]) ^= std::byte{1};
+  });
+  const RunResult verify = Ibid({"verify"});
+  EXPECT_EQ(verify.exit_code, 4);
+  EXPECT_THAT(verify.out, HasSubstr("1 bad"));
+  EXPECT_EQ(Ibid({"verify"}).exit_code, 0) << "it was dropped";
+}
+
+TEST_F(CliTest, DrainAndFlushSayWhatIsOnlyInMemory) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
+  const RunResult flush = Ibid({"flush"});
+  EXPECT_EQ(flush.exit_code, 0) << flush.err;
+  EXPECT_THAT(flush.out, HasSubstr("flushed: 0 blocks written to disk, 4 only in memory"));
+  EXPECT_FALSE(cluster_.server(0).is_draining());
+  const auto json = nlohmann::json::parse(Ibid({"drain", "--json"}).out);
+  EXPECT_EQ(json["servers"][0]["remaining_blocks"], 4);
+  EXPECT_TRUE(cluster_.server(0).is_draining());
+  for (const char* command : {"drain", "flush", "verify"}) {
+    const RunResult nobody = Ibid({command, "--servers=127.0.0.1:1"}, false);
+    EXPECT_EQ(nobody.exit_code, 3) << command;
+    EXPECT_EQ(std::count(nobody.err.begin(), nobody.err.end(), '\n'), 1) << nobody.err;
+  }
 }
 
 TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {

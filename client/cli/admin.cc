@@ -1,0 +1,158 @@
+// `ibid drain`, `ibid flush` and `ibid verify`: what is asked of each server in turn.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/command.h"
+#include "client/cli/flags.h"
+#include "client/cli/format.h"
+#include "nlohmann/json.hpp"
+#include "transport/admin_channel.h"
+
+namespace ibid::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr absl::Duration kKeepTimeout = absl::Seconds(60);
+constexpr absl::Duration kVerifyTimeout = absl::Hours(24);
+
+absl::StatusOr<std::unique_ptr<AdminChannel>> ConnectAdmin(const std::string& address) {
+  ChannelOptions options;
+  options.connect_timeout = absl::Seconds(1);
+  options.tls = TlsOptions{absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key),
+                           absl::GetFlag(FLAGS_tls_ca)};
+  return AdminChannel::Create(address, options);
+}
+
+// One line on standard error; the exit code.
+int FailServer(const Command& command, const std::string& address, const absl::Status& status) {
+  absl::FPrintF(stderr, "ibid %s: server %s: %s\n", command.name, address, status.message());
+  const bool is_silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return is_silent ? kExitUnreachable : kExitFailed;
+}
+
+// Calls `ask(address, channel, json of the answer)` for each server; the worst of the exit codes.
+template <typename Ask>
+int AskEach(const Command& command, const Ask& ask) {
+  ordered_json answers = {{"servers", ordered_json::array()}};
+  int exit_code = kExitOk;
+  for (const std::string& address : absl::GetFlag(FLAGS_servers)) {
+    auto channel = ConnectAdmin(address);
+    if (!channel.ok()) return FailUsage(command, channel.status().message());
+    ordered_json answer = {{"address", address}};
+    exit_code = std::max(exit_code, ask(address, **channel, &answer));
+    answers["servers"].push_back(std::move(answer));
+  }
+  if (absl::GetFlag(FLAGS_json)) std::puts(answers.dump(2).c_str());
+  return exit_code;
+}
+
+using KeepMethod = absl::StatusOr<KeepReply> (AdminChannel::*)(absl::Duration);
+
+int RunKeep(const Command& command, KeepMethod method, const char* what) {
+  return AskEach(
+      command, [&](const std::string& address, AdminChannel& channel, ordered_json* answer) -> int {
+        const absl::StatusOr<KeepReply> reply = (channel.*method)(TimeoutOr(kKeepTimeout));
+        if (!reply.ok()) {
+          (*answer)["error"] = std::string(reply.status().message());
+          return FailServer(command, address, reply.status());
+        }
+        (*answer)["written_blocks"] = reply->written_blocks;
+        (*answer)["remaining_blocks"] = reply->remaining_blocks;
+        if (!absl::GetFlag(FLAGS_json)) {
+          absl::PrintF("server %s %s: %d blocks written to disk, %d only in memory\n", address,
+                       what, reply->written_blocks, reply->remaining_blocks);
+        }
+        return kExitOk;
+      });
+}
+
+int RunDrain(const Command& command) { return RunKeep(command, &AdminChannel::Drain, "drained"); }
+
+int RunFlush(const Command& command) { return RunKeep(command, &AdminChannel::Flush, "flushed"); }
+
+// A bar that redraws its line on a terminal; else a line each tenth.
+class VerifyProgressLine {
+ public:
+  explicit VerifyProgressLine(std::string address) : address_(std::move(address)) {}
+
+  void Show(const VerifyState& state) {
+    const uint64_t all = std::max(state.copies, state.checked_copies);
+    const std::string text =
+        absl::StrFormat("server %s %s %s, %d of %d copies, %s, %d bad", address_,
+                        Bar(state.checked_copies, all), Share(state.checked_copies, all),
+                        state.checked_copies, all, Bytes(state.checked_bytes), state.bad_copies());
+    if (is_terminal_) {
+      absl::PrintF("\r\x1b[K%s%s", text, state.is_done ? "\n" : "");
+    } else if (const uint64_t tenth = all == 0 ? 10 : state.checked_copies * 10 / all;
+               tenth > shown_tenth_ || state.is_done) {
+      shown_tenth_ = tenth;
+      absl::PrintF("%s\n", text);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  const std::string address_;
+  const bool is_terminal_ = isatty(STDOUT_FILENO) == 1;
+  uint64_t shown_tenth_ = 0;
+};
+
+int RunVerify(const Command& command) {
+  const uint64_t pace = uint64_t{absl::GetFlag(FLAGS_mib_per_second)} << 20;
+  return AskEach(
+      command, [&](const std::string& address, AdminChannel& channel, ordered_json* answer) -> int {
+        VerifyProgressLine line(address);
+        const absl::StatusOr<VerifyState> end =
+            channel.Verify(pace, TimeoutOr(kVerifyTimeout), [&](const VerifyState& state) {
+              if (!absl::GetFlag(FLAGS_json)) line.Show(state);
+              return true;
+            });
+        if (!end.ok()) {
+          (*answer)["error"] = std::string(end.status().message());
+          return FailServer(command, address, end.status());
+        }
+        (*answer)["checked_copies"] = end->checked_copies;
+        (*answer)["checked_bytes"] = end->checked_bytes;
+        (*answer)["damaged_host_copies"] = end->damaged_host_copies;
+        (*answer)["damaged_disk_copies"] = end->damaged_disk_copies;
+        (*answer)["unreadable_disk_copies"] = end->unreadable_disk_copies;
+        return end->bad_copies() == 0 ? kExitOk : kExitFailed;
+      });
+}
+
+}  // namespace
+
+const Command kDrainCommand = {
+    "drain",
+    "prepare servers for their end",
+    "The servers take no new sessions and no new blocks, say that they are not healthy, and write "
+    "what only their memory\n"
+    "has to the disk tier, within --timeout (60s). What remains in memory only is said. Clients "
+    "with a session go on\n"
+    "reading. Only a restart undoes it.\n\n  ibid drain --servers=10.0.0.1:7070 --timeout=5m\n",
+    {},
+    RunDrain};
+
+const Command kFlushCommand = {"flush",
+                               "write to disk what only memory has",
+                               "As drain, but the servers serve on.\n\n  ibid flush --timeout=5m\n",
+                               {},
+                               RunFlush};
+
+const Command kVerifyCommand = {
+    "verify",
+    "read all blocks again and drop damaged ones",
+    "Each server reads every copy of every block again, in memory and on disk, and drops the "
+    "blocks that do not match\n"
+    "their checksum. Exit code 4 when there were any. Interrupting it ends it on the server.\n\n"
+    "  ibid verify --mib_per_second=500\n",
+    {"mib_per_second"},
+    RunVerify};
+
+}  // namespace ibid::cli

@@ -1,0 +1,202 @@
+// AdminService over real loopback connections: drain, flush, verify, and who may ask for them.
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+
+#include "tests/cache_server/service/server_fixture.h"
+#include "tests/harness/http.h"
+#include "tests/harness/process.h"
+#include "transport/admin_channel.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// An IPv4 address of this machine that is not loopback; empty when it has none.
+std::string OutwardAddress() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::string found;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    const in_addr address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &address, text, sizeof text);
+    if (std::string(text).rfind("127.", 0) != 0) found = text;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+class AdminTest : public ServerFixture {
+ protected:
+  ServerOptions OnDemotion() {
+    ServerOptions options = SmallServer();
+    options.disk_dir = folder_ / "disk";
+    options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+    options.disk_write = "on_demotion";
+    return options;
+  }
+  std::unique_ptr<AdminChannel> Admin(const std::string& address = "") {
+    return *AdminChannel::Create(address.empty() ? server->address() : address, {});
+  }
+  static bool GoOn(const VerifyState&) { return true; }
+
+  TempFolder folder_;
+  const NamespaceSpec spec_ = SpecOf(SmallLayout());
+};
+
+TEST_F(AdminTest, ADrainingServerKeepsItsBlocksTakesNothingNewAndServesOn) {
+  StartServer(OnDemotion());
+  const auto client = Connect(spec_);
+  const SampleBlocks blocks = MakeBlocks(spec_, 5);
+  ASSERT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
+  const auto drained = Admin()->Drain(kPatience);
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  EXPECT_EQ(drained->incarnation, server->store().incarnation());
+  EXPECT_EQ(drained->written_blocks, 5u);
+  EXPECT_EQ(drained->remaining_blocks, 0u);
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), HasSubstr("503"));
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), HasSubstr("draining"));
+
+  // The session that is open reads, and may publish nothing.
+  EXPECT_EQ(client->Match(blocks.ns, blocks.keys(), /*lease=*/true).matched_count, 5u);
+  EXPECT_THAT(
+      client->Fetch({client->session_id(), blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes()),
+      Each(BlockOutcome::kOk));
+  const SampleBlocks more = MakeBlocks(spec_, 2, /*first_token=*/9'000);
+  EXPECT_THAT(client->Publish(more), Each(BlockOutcome::kRejected));
+  EXPECT_THAT(client->details[0], HasSubstr("draining"));
+  const auto channel = *CacheChannel::Create(server->address(), {});
+  const auto refused = channel->OpenSession("late", kPatience, [](absl::Status) {});
+  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
+  // Again: nothing is left to be done.
+  const auto again = Admin()->Drain(kPatience);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->written_blocks, 0u);
+}
+
+TEST_F(AdminTest, AFlushWritesAndTheServerTakesMore) {
+  StartServer(OnDemotion());
+  const auto client = Connect(spec_);
+  client->Publish(MakeBlocks(spec_, 3));
+  const auto flushed = Admin()->Flush(kPatience);
+  ASSERT_TRUE(flushed.ok()) << flushed.status();
+  EXPECT_EQ(flushed->written_blocks, 3u);
+  EXPECT_THAT(client->Publish(MakeBlocks(spec_, 2, 9'000)), Each(BlockOutcome::kOk));
+  EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), HasSubstr("200"));
+}
+
+// What a shutdown finds in memory only is there after the restart.
+TEST_F(AdminTest, AGracefulStopKeepsWhatOnlyMemoryHad) {
+  StartServer(OnDemotion());
+  const SampleBlocks blocks = MakeBlocks(spec_, 5);
+  Connect(spec_)->Publish(blocks);
+  server->Shutdown(kPatience);
+  server.reset();
+  StartServer(OnDemotion());
+  const auto client = Connect(spec_);
+  EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 5u);
+}
+
+TEST_F(AdminTest, AVerifyReportsToTheEnd) {
+  StartServer(OnDemotion());
+  Connect(spec_)->Publish(MakeBlocks(spec_, 5));
+  ASSERT_TRUE(Admin()->Flush(kPatience).ok());
+  int messages = 0;
+  const auto end =
+      Admin()->Verify(0, kPatience, [&](const VerifyState&) { return ++messages > 0; });
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_GE(messages, 1);
+  EXPECT_TRUE(end->is_done);
+  EXPECT_EQ(end->checked_copies, 10u);
+  EXPECT_EQ(end->bad_copies(), 0u);
+  EXPECT_THAT(HttpGet(server->http_port(), "/metrics"),
+              HasSubstr("ibid_store_verified_copies_total 10"));
+}
+
+TEST_F(AdminTest, OneVerifyAtATimeWhichEndsWhenItsCallerGoes) {
+  StartServer();
+  Connect(spec_)->Publish(MakeBlocks(spec_, 5));
+  // At a byte a second the first one lasts until it is cancelled.
+  absl::Status second;
+  const auto first = Admin()->Verify(1, kPatience, [&](const VerifyState&) {
+    second = Admin()->Verify(0, kPatience, GoOn).status();
+    return false;
+  });
+  EXPECT_TRUE(absl::IsCancelled(first.status())) << first.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(second)) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr("kVerifiesMax=1"));
+  EXPECT_TRUE(Eventually([&] { return Admin()->Verify(0, kPatience, GoOn).ok(); }));
+}
+
+TEST_F(AdminTest, AServerThatStopsDoesNotWaitForAVerify) {
+  StartServer();
+  Connect(spec_)->Publish(MakeBlocks(spec_, 5));
+  std::atomic<bool> has_begun{false};
+  absl::Status ended;
+  std::thread caller([&, admin = Admin()] {
+    ended =
+        admin->Verify(1, kPatience, [&](const VerifyState&) { return has_begun = true; }).status();
+  });
+  EXPECT_TRUE(Eventually([&] { return has_begun.load(); }));
+  const SteadyClock clock;
+  const absl::Time began = clock.Now();
+  server->Shutdown(kPatience);
+  EXPECT_LT(clock.Now() - began, kPatience / 4);
+  caller.join();
+  EXPECT_FALSE(ended.ok());
+}
+
+// 44: who comes from elsewhere commands nothing.
+TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
+  const std::string outward = OutwardAddress();
+  if (outward.empty()) GTEST_SKIP() << "this machine has only loopback addresses";
+  ServerOptions options = OnDemotion();
+  options.listen = "0.0.0.0:0";
+  StartServer(options);
+  const auto admin = Admin(absl::StrCat(outward, ":", server->port()));
+  for (const absl::Status& status :
+       {admin->Drain(kPatience).status(), admin->Flush(kPatience).status(),
+        admin->Verify(0, kPatience, GoOn).status()}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_ca"));
+  }
+  EXPECT_FALSE(server->is_draining());
+  EXPECT_TRUE(Admin(absl::StrCat("127.0.0.1:", server->port()))->Flush(kPatience).ok());
+}
+
+// 44: and with them, whoever has one commands from anywhere.
+TEST_F(AdminTest, AClientCertificateCommandsFromAnyAddress) {
+  const std::string outward = OutwardAddress();
+  if (outward.empty()) GTEST_SKIP() << "this machine has only loopback addresses";
+  const std::string command = absl::StrCat(
+      "cd ", folder_.path(),
+      " && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 "
+      "-subj /CN=ibid -addext subjectAltName=IP:",
+      outward, " >/dev/null 2>&1");
+  if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no openssl program";
+  ServerOptions options = OnDemotion();
+  options.listen = outward + ":0";
+  options.tls_cert = folder_ / "cert.pem";
+  options.tls_key = folder_ / "key.pem";
+  ChannelOptions trusting;
+  trusting.tls = {options.tls_cert, options.tls_key, options.tls_cert};
+  StartServer(options);  // one's own certificate proves nothing to a server that asks for none
+  const auto refused = (*AdminChannel::Create(server->address(), trusting))->Flush(kPatience);
+  EXPECT_TRUE(absl::IsPermissionDenied(refused.status())) << refused.status();
+  server.reset();
+
+  options.tls_ca = options.tls_cert;
+  StartServer(options);
+  const auto flushed = (*AdminChannel::Create(server->address(), trusting))->Flush(kPatience);
+  EXPECT_TRUE(flushed.ok()) << flushed.status();
+  ChannelOptions without;
+  without.tls.ca_file = options.tls_cert;
+  EXPECT_FALSE((*AdminChannel::Create(server->address(), without))->Flush(kPatience).ok());
+}
+
+}  // namespace
+}  // namespace ibid

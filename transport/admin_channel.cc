@@ -1,0 +1,92 @@
+#include "transport/admin_channel.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "ibid/v1/admin.grpc.pb.h"
+#include "transport/call_deadline.h"
+#include "transport/status_conversion.h"
+
+namespace ibid {
+namespace {
+
+// What a call may take beyond the time that the server was given: the way there and back, and its
+// turn.
+constexpr absl::Duration kCallExtra = absl::Seconds(10);
+constexpr absl::Duration kKeepTimeoutMax = absl::Hours(1);
+
+class GrpcAdminChannel final : public AdminChannel {
+ public:
+  explicit GrpcAdminChannel(std::shared_ptr<grpc::Channel> channel)
+      : stub_(v1::AdminService::NewStub(std::move(channel))) {}
+
+  absl::StatusOr<KeepReply> Drain(absl::Duration timeout) override {
+    return Keep<v1::DrainRequest, v1::DrainResponse>(&v1::AdminService::Stub::Drain, timeout);
+  }
+
+  absl::StatusOr<KeepReply> Flush(absl::Duration timeout) override {
+    return Keep<v1::FlushRequest, v1::FlushResponse>(&v1::AdminService::Stub::Flush, timeout);
+  }
+
+  absl::StatusOr<VerifyState> Verify(
+      uint64_t bytes_per_second, absl::Duration timeout,
+      const std::function<bool(const VerifyState&)>& on_progress) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::VerifyRequest request;
+    request.set_bytes_per_second(bytes_per_second);
+    const auto reader = stub_->Verify(&context, request);
+    VerifyState state;
+    v1::VerifyProgress message;
+    while (reader->Read(&message)) {
+      state = StateOf(message);
+      if (!on_progress(state)) context.TryCancel();
+    }
+    IBID_RETURN_IF_ERROR(FromGrpcStatus(reader->Finish()));
+    return state;
+  }
+
+ private:
+  template <typename Request, typename Response>
+  absl::StatusOr<KeepReply> Keep(grpc::Status (v1::AdminService::Stub::*method)(
+                                     grpc::ClientContext*, const Request&, Response*),
+                                 absl::Duration timeout) {
+    timeout = std::clamp(timeout, absl::ZeroDuration(), kKeepTimeoutMax);
+    grpc::ClientContext context;
+    SetTimeout(timeout + kCallExtra, &context);
+    Request request;
+    request.set_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(timeout)));
+    Response response;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus((stub_.get()->*method)(&context, request, &response)));
+    return KeepReply{response.incarnation(), response.written_blocks(),
+                     response.remaining_blocks()};
+  }
+
+  static VerifyState StateOf(const v1::VerifyProgress& from) {
+    VerifyState state;
+    state.incarnation = from.incarnation();
+    state.copies = from.copies();
+    state.checked_copies = from.checked_copies();
+    state.checked_bytes = from.checked_bytes();
+    state.damaged_host_copies = from.damaged_host_copies();
+    state.damaged_disk_copies = from.damaged_disk_copies();
+    state.unreadable_disk_copies = from.unreadable_disk_copies();
+    state.is_done = from.is_done();
+    return state;
+  }
+
+  const std::unique_ptr<v1::AdminService::Stub> stub_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdminChannel>> AdminChannel::Create(absl::string_view address,
+                                                                   const ChannelOptions& options) {
+  IBID_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(address, options));
+  return std::unique_ptr<AdminChannel>(std::make_unique<GrpcAdminChannel>(std::move(channel)));
+}
+
+}  // namespace ibid

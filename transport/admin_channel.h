@@ -1,0 +1,57 @@
+// AdminChannel: an operator's end of AdminService on one server, in core types.
+//
+// Thread safety: every method, from any thread. Calls block their thread until they are done; no
+// call outlives its timeout. Errors: Unavailable and DeadlineExceeded for the network and the
+// server's absence; PermissionDenied when the server does not take such words from here; else what
+// the server said.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "transport/channel.h"
+
+namespace ibid {
+
+struct KeepReply {
+  uint64_t incarnation = 0;
+  uint64_t written_blocks = 0;
+  uint64_t remaining_blocks = 0;  // only memory has them
+};
+
+// As in VerifyProgress, field by field.
+struct VerifyState {
+  uint64_t incarnation = 0;
+  uint64_t copies = 0;
+  uint64_t checked_copies = 0, checked_bytes = 0;
+  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0, unreadable_disk_copies = 0;
+  bool is_done = false;
+
+  uint64_t bad_copies() const {
+    return damaged_host_copies + damaged_disk_copies + unreadable_disk_copies;
+  }
+};
+
+class AdminChannel {
+ public:
+  // Errors: those of MakeChannel. Does not connect yet.
+  static absl::StatusOr<std::unique_ptr<AdminChannel>> Create(absl::string_view address,
+                                                              const ChannelOptions& options);
+  virtual ~AdminChannel() = default;
+
+  // `timeout` is the server's for its writing; the call lasts a little longer at most.
+  virtual absl::StatusOr<KeepReply> Drain(absl::Duration timeout) = 0;
+  virtual absl::StatusOr<KeepReply> Flush(absl::Duration timeout) = 0;
+
+  // `bytes_per_second` 0: the server's own pace. `on_progress` is called on the calling thread; the
+  // last state is returned too. When it returns false the call ends, Cancelled.
+  virtual absl::StatusOr<VerifyState> Verify(
+      uint64_t bytes_per_second, absl::Duration timeout,
+      const std::function<bool(const VerifyState&)>& on_progress) = 0;
+};
+
+}  // namespace ibid

@@ -1,7 +1,7 @@
 // Least recently used first, children before parents. See eviction_policy.h for the contract.
 #pragma once
 
-#include "cache_server/chunked_array.h"
+#include "core/chunked_array.h"
 #include "cache_server/eviction_policy.h"
 
 namespace ibid {

@@ -1,0 +1,27 @@
+// The policies by name.
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/eviction/eviction_policy.h"
+#include "core/eviction/lru_policy.h"
+
+namespace ibid {
+namespace {
+
+constexpr std::array<absl::string_view, 1> kNames = {"lru"};
+
+}  // namespace
+
+std::span<const absl::string_view> EvictionPolicyNames() { return kNames; }
+
+absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(absl::string_view name,
+                                                                   BlockLists& lists) {
+  std::unique_ptr<EvictionPolicy> policy;
+  if (name == "lru") policy = std::make_unique<LruPolicy>(lists);
+  if (policy != nullptr) return policy;
+  return absl::InvalidArgumentError(absl::StrCat("unknown eviction policy \"", name,
+                                                 "\"; use one of ", absl::StrJoin(kNames, ", ")));
+}
+
+}  // namespace ibid

@@ -4,12 +4,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/eviction/eviction_policy.h"
+#include "core/eviction/hazard_policy.h"
 #include "core/eviction/lru_policy.h"
 
 namespace ibid {
 namespace {
 
-constexpr std::array<absl::string_view, 1> kNames = {"lru"};
+constexpr std::array<absl::string_view, 2> kNames = {"hazard", "lru"};
 
 }  // namespace
 
@@ -19,6 +20,7 @@ absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(absl::string_
                                                                    BlockLists& lists) {
   std::unique_ptr<EvictionPolicy> policy;
   if (name == "lru") policy = std::make_unique<LruPolicy>(lists);
+  if (name == "hazard") policy = std::make_unique<HazardPolicy>(lists);
   if (policy != nullptr) return policy;
   return absl::InvalidArgumentError(absl::StrCat("unknown eviction policy \"", name,
                                                  "\"; use one of ", absl::StrJoin(kNames, ", ")));

@@ -39,7 +39,6 @@ struct BlockTraits {
 // What a block leaves behind.
 struct LeavingBlock {
   uint64_t fingerprint = 0;
-  uint32_t block_tokens = 0;
   bool is_eviction = false;  // it may be asked for again; else it was dropped for good
 };
 

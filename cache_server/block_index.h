@@ -29,10 +29,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "core/chunked_array.h"
-#include "cache_server/eviction_policy.h"
 #include "cache_server/extent_allocator.h"
 #include "core/block_key.h"
+#include "core/chunked_array.h"
+#include "core/eviction/block_lists.h"
 #include "core/mutex.h"
 
 namespace ibid {

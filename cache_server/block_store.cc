@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cache_server/block_verifier.h"
 #include "cache_server/disk_writer.h"
 #include "cache_server/host_flush.h"
@@ -50,6 +51,11 @@ absl::Status Validate(const BlockStoreOptions& o) {
   if (!o.disk_directory.empty() &&
       (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
     return Invalid("disk_bytes_max", o.disk_bytes_max, "must be at least 4 KiB and below 16 TiB");
+  }
+  const auto policies = EvictionPolicyNames();
+  if (std::find(policies.begin(), policies.end(), o.eviction_policy) == policies.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction_policy \"", o.eviction_policy, "\": use one of ", absl::StrJoin(policies, ", ")));
   }
   const std::pair<absl::string_view, uint64_t> counts[] = {
       {"io_threads_count", o.io_threads_count},
@@ -123,6 +129,7 @@ class BlockStoreImpl {
   void RunMaintenance() {
     for (const SessionId session : parts.sessions.ids())
       LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
+    residency.UpdateCapacities();
     residency.DemoteAhead();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
     UpdateGauges();
@@ -387,8 +394,8 @@ absl::StatusOr<MatchResult> BlockStore::Match(SessionId session, const Namespace
 }
 
 void BlockStore::Acquire(const NamespaceId& ns, const BlockKey& key,
-                         std::function<void(absl::StatusOr<BlockRef>)> done) {
-  impl_->read->Acquire(ns, key, std::move(done));
+                         std::function<void(absl::StatusOr<BlockRef>)> done, bool is_use) {
+  impl_->read->Acquire(ns, key, std::move(done), is_use);
 }
 
 absl::Status BlockStore::CheckLease(SessionId session, LeaseId lease) const {

@@ -45,6 +45,7 @@ struct BlockStoreOptions {
   std::string disk_directory;                    // empty: no disk tier
   uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files, real allocation
   DiskWriteMode disk_write = DiskWriteMode::kThrough;
+  std::string eviction_policy = "hazard";      // one of EvictionPolicyNames
   uint64_t extent_bytes = uint64_t{64} << 20;  // a multiple of 4 KiB, at least the largest payload
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);      // without a message
@@ -230,9 +231,10 @@ class BlockStore {
   // tier, and on an I/O thread after a read and a checksum for the disk tier. Errors: NotFound (a
   // miss; no text), DataLoss (checksum; the copy is dropped), Unavailable (tier down),
   // ResourceExhausted (acquire_queue_max), FailedPrecondition (unknown namespace). Serving a disk
-  // block needs no room in the host tier; promotion happens when there is some.
+  // block needs no room in the host tier; promotion happens when there is some. `is_use` false: the
+  // use was counted, by the match that leased the block.
   void Acquire(const NamespaceId& ns, const BlockKey& key,
-               std::function<void(absl::StatusOr<BlockRef>)> done);
+               std::function<void(absl::StatusOr<BlockRef>)> done, bool is_use = true);
 
   // Errors: FailedPrecondition unless `lease` belongs to `session` and has not expired.
   absl::Status CheckLease(SessionId session, LeaseId lease) const;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache_server/eviction_policy.h"
 #include "cache_server/namespace_table.h"
+#include "core/eviction/block_lists.h"
 #include "core/mutex.h"
 
 namespace ibid {

@@ -35,7 +35,7 @@ struct DiskWriter::Job {
   bool is_active = false;  // its entry is busy on its account
   uint32_t host_page = kNoPage;
   uint32_t disk_page = kNoPage;
-  EntryId parent = kNoEntry;
+  BlockTraits traits;
   bool is_in_book = false;   // the disk policy knows it
   bool is_repeated = false;  // the same block was queued twice; the first job writes it
   DiskRecord record;
@@ -152,7 +152,7 @@ void DiskWriter::Begin(Job& job) {
       if (!job.is_active) ++entry.busy;
       job.is_active = true;
       job.host_page = entry.host_page;
-      job.parent = entry.parent;
+      job.traits = residency_.TraitsOf(entry, *job.write.ns);
       entry.Set(kWriting);
     }
     if (entry.Has(kDoomed)) job.result = NotStored("the block was dropped");
@@ -194,7 +194,7 @@ bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* rec
 void DiskWriter::WriteBytes(Job& job) {
   const uint32_t slot_pages = job.write.ns->slot_pages;
   // A child of its parent from here on: the room must not be the parent's.
-  parts_.book.Insert(TierName::kDisk, job.write.id, job.parent);
+  parts_.book.Insert(TierName::kDisk, job.write.id, job.traits.parent);
   job.is_in_book = true;
   const std::optional<uint32_t> page = AllocateDisk(slot_pages, job.write.id);
   if (!page.has_value()) {
@@ -285,9 +285,9 @@ void DiskWriter::End(Job& job) {
   }
   if (is_written) {
     ++parts_.counters.tier(TierName::kDisk).blocks;
-    parts_.book.Use(TierName::kDisk, id);
+    parts_.book.Admit(TierName::kDisk, id, job.traits);
   } else if (job.host_page != kNoPage) {
-    if (job.is_in_book) parts_.book.Remove(TierName::kDisk, id, job.parent);
+    if (job.is_in_book) parts_.book.Remove(TierName::kDisk, id, job.traits.parent, {});
     parts_.counters.skipped_writes.Add();
   }
   if (job.is_active) residency_.EndBusy(id);
@@ -316,6 +316,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
   struct Victim {
     EntryId id;
     EntryId parent;
+    LeavingBlock leaving;
     uint32_t page;
     EvictionReason reason;
   };
@@ -333,7 +334,10 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
       entry.Set(kParkedDisk);
       continue;
     }
-    victims.push_back({id, entry.parent, entry.disk_page,
+    victims.push_back({id,
+                       entry.parent,
+                       {parts_.book.FingerprintOf(entry.key), true},
+                       entry.disk_page,
                        entry.is_in_host() ? EvictionReason::kRoom : EvictionReason::kLost});
     change.delete_blocks.push_back({entry.ns, entry.key});
     entry.disk_page = kNoPage;
@@ -345,7 +349,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
   uint32_t slot_pages = 0;
   for (const Victim& victim : victims) {
     if (is_deleted) {
-      parts_.book.Remove(TierName::kDisk, victim.id, victim.parent);
+      parts_.book.Remove(TierName::kDisk, victim.id, victim.parent, victim.leaving);
       slot_pages = parts_.disk->FreeSlot(victim.page);
       --parts_.counters.tier(TierName::kDisk).blocks;
       parts_.counters.tier(TierName::kDisk).evictions[static_cast<int>(victim.reason)].Add();

@@ -3,7 +3,9 @@
 // other tier, a child that leaves it.
 #include "cache_server/eviction_book.h"
 
-#include <utility>
+#include <cstring>
+
+#include "core/random_id.h"
 
 namespace ibid {
 namespace {
@@ -13,62 +15,73 @@ constexpr int kInnerTriesMax = 64;
 
 }  // namespace
 
-EvictionBook::EvictionBook(std::unique_ptr<EvictionPolicy> host,
-                           std::unique_ptr<EvictionPolicy> disk)
-    : policies_{std::move(host), std::move(disk)} {}
+EvictionBook::EvictionBook(absl::string_view policy_name)
+    : seed_(RandomId()),
+      tiers_{std::make_unique<EvictionTier>(policy_name),
+             std::make_unique<EvictionTier>(policy_name)} {}
+
+uint64_t EvictionBook::FingerprintOf(const BlockKey& key) const {
+  uint64_t words[2];
+  std::memcpy(words, key.digest.data(), sizeof(words));
+  const unsigned __int128 product =
+      static_cast<unsigned __int128>(words[0] ^ seed_) * (words[1] ^ 0x9E3779B97F4A7C15u);
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+void EvictionBook::SetCapacity(TierName tier, uint64_t blocks) {
+  MutexLock lock(mutex_);
+  Of(tier).SetCapacity(blocks);
+}
 
 void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent) {
   MutexLock lock(mutex_);
-  PolicyOf(tier).OnInsert(b, parent);
+  Of(tier).Insert(b, parent);
   OtherThan(tier).Undefer(b);
 }
 
-void EvictionBook::Remove(TierName tier, EntryId b, EntryId parent) {
+void EvictionBook::Admit(TierName tier, EntryId b, const BlockTraits& traits) {
   MutexLock lock(mutex_);
-  PolicyOf(tier).OnRemove(b);
-  if (parent != kNoEntry && PolicyOf(tier).children_count(parent) == 0)
-    OtherThan(tier).Undefer(parent);
+  Of(tier).Admit(b, traits);
+}
+
+void EvictionBook::Remove(TierName tier, EntryId b, EntryId parent, const LeavingBlock& leaving) {
+  MutexLock lock(mutex_);
+  Of(tier).Remove(b, parent, leaving);
+  if (parent != kNoEntry && Of(tier).children_count(parent) == 0) OtherThan(tier).Undefer(parent);
 }
 
 void EvictionBook::PutBack(TierName tier, EntryId b) {
   MutexLock lock(mutex_);
-  PolicyOf(tier).PutBack(b);
+  Of(tier).PutBack(b);
 }
 
-void EvictionBook::Use(TierName tier, EntryId b) {
+void EvictionBook::Use(EntryId b) {
   MutexLock lock(mutex_);
-  PolicyOf(tier).OnUse(b);
+  for (const auto& tier : tiers_) tier->Use(b);
 }
 
-void EvictionBook::Use(std::span<const EntryId> ids) {
-  // A chain of 62,500 blocks must not keep all others waiting.
-  constexpr size_t kIdsPerLock = 1024;
-  for (size_t end = ids.size(); end > 0;) {
-    const size_t begin = end > kIdsPerLock ? end - kIdsPerLock : 0;
+void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+  for (const auto& tier : tiers_) {
     MutexLock lock(mutex_);
-    for (size_t i = end; i > begin; --i) {
-      policies_[0]->OnUse(ids[i - 1]);
-      policies_[1]->OnUse(ids[i - 1]);
-    }
-    end = begin;
+    tier->Lookup(chain, block_tokens);
   }
 }
 
-EntryId EvictionBook::TakeVictim(TierName tier) {
+EntryId EvictionBook::TakeVictim(TierName tier_name) {
   MutexLock lock(mutex_);
-  EvictionPolicy& policy = PolicyOf(tier);
-  const EvictionPolicy& other = OtherThan(tier);
-  for (EntryId b = policy.TakeVictim(); b != kNoEntry; b = policy.TakeVictim()) {
+  EvictionTier& tier = Of(tier_name);
+  const EvictionTier& other = OtherThan(tier_name);
+  for (EntryId b = tier.TakeVictim(); b != kNoEntry; b = tier.TakeVictim()) {
     if (other.contains(b) || other.children_count(b) == 0) return b;
-    policy.Defer(b);
+    tier.Defer(b);
   }
-  for (int i = 0; tier == TierName::kHost && i < kInnerTriesMax; ++i) {
-    const EntryId b = policy.TakeInner();
+  for (int i = 0; tier_name == TierName::kHost && i < kInnerTriesMax; ++i) {
+    const EntryId b = tier.TakeInner();
     if (b == kNoEntry) break;
     if (other.contains(b)) return b;
-    policy.PutBackInner(b);
+    tier.PutBackInner(b);
   }
-  return policy.TakeDeferred();
+  return tier.TakeDeferred();
 }
 
 }  // namespace ibid

@@ -1,5 +1,5 @@
-// The eviction policies of both tiers behind one lock, and the rule that only both together can
-// keep: the last copy of a block does not leave while a child of it is in another tier.
+// The eviction order of all tiers behind one lock, and the rule that only they together can keep:
+// the last copy of a block does not leave while a child of it is in another tier.
 //
 // Thread safety: every method, from any thread. No I/O. Never called with another lock held.
 #pragma once
@@ -7,7 +7,9 @@
 #include <memory>
 #include <span>
 
-#include "cache_server/eviction_policy.h"
+#include "absl/strings/string_view.h"
+#include "core/block_key.h"
+#include "core/eviction/eviction_tier.h"
 #include "core/mutex.h"
 
 namespace ibid {
@@ -16,33 +18,38 @@ enum class TierName { kHost = 0, kDisk = 1 };
 
 class EvictionBook {
  public:
-  EvictionBook(std::unique_ptr<EvictionPolicy> host, std::unique_ptr<EvictionPolicy> disk);
+  // `policy_name` must be one of EvictionPolicyNames; every tier has a policy of its own.
+  explicit EvictionBook(absl::string_view policy_name);
 
-  // See EvictionPolicy for what each promises.
+  // By which the policies recognise a block after it was evicted. Seeded, because keys come from
+  // clients: none of them shall be able to make many alike.
+  uint64_t FingerprintOf(const BlockKey& key) const;
+
+  // See EvictionTier for what each promises.
+  void SetCapacity(TierName tier, uint64_t blocks);
   void Insert(TierName tier, EntryId b, EntryId parent);
-  void Remove(TierName tier, EntryId b, EntryId parent);
+  void Admit(TierName tier, EntryId b, const BlockTraits& traits);
+  void Remove(TierName tier, EntryId b, EntryId parent, const LeavingBlock& leaving);
   void PutBack(TierName tier, EntryId b);
-  // A use in this tier only: makes a block that came in a candidate, the hottest.
-  void Use(TierName tier, EntryId b);
-  // A use counts in every tier that has the block. Blocks are used last to first, so that the start
-  // of a chain is the hottest. O(ids).
-  void Use(std::span<const EntryId> ids);
+  // `b` was used on its own: a use counts in every tier that has the block.
+  void Use(EntryId b);
+  // A request asks for `chain`; so do its uses. O(keys).
+  void Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens);
 
-  // As EvictionPolicy::TakeVictim. When there is no such block: for the host tier a block that has
+  // As EvictionTier::TakeVictim. When there is no such block: for the host tier a block that has
   // a child there and is on disk too, so that a chain longer than the host tier can pass through
   // it; then a block whose last copy this is and that has a child in the other tier only.
   EntryId TakeVictim(TierName tier);
 
  private:
-  EvictionPolicy& PolicyOf(TierName tier) IBID_REQUIRES(mutex_) {
-    return *policies_[static_cast<int>(tier)];
-  }
-  EvictionPolicy& OtherThan(TierName tier) IBID_REQUIRES(mutex_) {
-    return *policies_[1 - static_cast<int>(tier)];
+  EvictionTier& Of(TierName tier) IBID_REQUIRES(mutex_) { return *tiers_[static_cast<int>(tier)]; }
+  EvictionTier& OtherThan(TierName tier) IBID_REQUIRES(mutex_) {
+    return *tiers_[1 - static_cast<int>(tier)];
   }
 
+  const uint64_t seed_;
   Mutex mutex_;
-  std::unique_ptr<EvictionPolicy> policies_[2] IBID_GUARDED_BY(mutex_);
+  const std::unique_ptr<EvictionTier> tiers_[2] IBID_PT_GUARDED_BY(mutex_);
 };
 
 }  // namespace ibid

@@ -39,6 +39,7 @@ struct FetchPlan {
   uint32_t layer_count = 0;  // 0: whole blocks
   size_t range_offset = 0;
   size_t range_bytes = 0;
+  bool is_leased = false;
 };
 
 absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchRequest& request) {
@@ -47,6 +48,7 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
   if (request.lease_id() != 0) {
     IBID_RETURN_IF_ERROR(
         state.store->CheckLease(SessionId{request.session_id()}, LeaseId{request.lease_id()}));
+    plan.is_leased = true;
   }
   IBID_ASSIGN_OR_RETURN(plan.ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
   IBID_ASSIGN_OR_RETURN(plan.keys, DecodeKeys(request.keys()));
@@ -137,7 +139,8 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
               plan_.ns, plan_.keys[step.index],
               [self = shared_from_this(), index = step.index](absl::StatusOr<BlockRef> result) {
                 self->OnAcquired(index, std::move(result));
-              });
+              },
+              /*is_use=*/!plan_.is_leased);
           break;
         case Action::kWrite:
           Write(step.index, *std::move(step.result));

@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
     states.push_back(OfferOne(session, *info, key, &id));
     if (id != kNoEntry) used.push_back(id);
   }
-  parts_.book.Use(used);
+  for (const EntryId id : used) parts_.book.Use(id);
   return states;
 }
 
@@ -141,7 +141,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   parts_.book.Insert(TierName::kHost, id, parent);
   const auto page = residency_.AllocateHost(info->slot_pages, id, Residency::Room::kEvict);
   if (!page.has_value()) {
-    parts_.book.Remove(TierName::kHost, id, parent);
+    parts_.book.Remove(TierName::kHost, id, parent, {});
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
     return LimitReached(
@@ -173,9 +173,11 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   const bool has_disk = parts_.disk != nullptr;
   IndexShard& shard = parts_.index.ShardOf(slot.id);
   bool is_void = false;
+  BlockTraits traits;
   {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(slot.id);
+    traits = residency_.TraitsOf(entry, *slot.ns);
     is_void = entry.Has(kDoomed) || slot.ns->is_closed.load();
     if (!is_void) {
       entry.Clear(kFilling);
@@ -190,7 +192,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     Abort(slot);
     return done(absl::FailedPreconditionError("the session or the namespace is gone"));
   }
-  parts_.book.Use(TierName::kHost, slot.id);
+  parts_.book.Admit(TierName::kHost, slot.id, traits);
   ++parts_.counters.tier(TierName::kHost).blocks;
   parts_.counters.published_blocks.Add();
   if (has_disk) {

@@ -86,8 +86,8 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   HeldBlocks blocks;
   blocks.payload_bytes = info->payload_bytes;
   MatchResult result = Scan(*info, chain, &blocks.ids);
+  CountLookup(*info, chain, blocks.ids);
   if (result.matched_count == 0) return result;
-  parts_.book.Use(blocks.ids);
   const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
   if (!lease.ok()) {
     residency_.EndHolds(blocks);
@@ -95,6 +95,17 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   }
   result.lease = *lease;
   return result;
+}
+
+// One use of what was found, and a sign of what will be published.
+void ReadPath::CountLookup(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                           std::span<const EntryId> found) {
+  std::vector<ChainBlock> blocks(chain.size());
+  for (size_t i = 0; i < chain.size(); ++i) {
+    blocks[i].fingerprint = parts_.book.FingerprintOf(chain[i]);
+    if (i < found.size()) blocks[i].id = found[i];
+  }
+  parts_.book.Lookup(blocks, ns.layout.block_tokens);
 }
 
 ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
@@ -171,7 +182,7 @@ void ReadPath::WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, ab
   }
 }
 
-void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done) {
+void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bool is_use) {
   Read read{kNoEntry, parts_.namespaces.Find(ns), key};
   if (read.ns == nullptr) return done(UnknownNamespace(ns));
   if (recovery_.is_running()) recovery_.IndexOne(*read.ns, key);
@@ -200,11 +211,12 @@ void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done) {
     parts_.counters.missed_blocks.Add();
     done(absl::NotFoundError(""));
   } else if (host_page != kNoPage) {
-    parts_.book.Use({&read.id, 1});
+    if (is_use) parts_.book.Use(read.id);
     parts_.counters.tier(TierName::kHost).hits.Add();
     done(BlockRef(std::make_unique<HoldPin>(residency_, read.id, payload_bytes),
                   parts_.arena->View(host_page, payload_bytes), checksum, token_count, kHostTier));
   } else {
+    read.is_use = is_use;
     QueueRead(read, std::move(done));
   }
 }
@@ -276,7 +288,7 @@ void ReadPath::ReadFromDisk(const Read& read) {
   }
   if (is_unreadable) DropDamaged(read.ns->number, read.key, read.id);
   if (status.ok()) {
-    parts_.book.Use({&read.id, 1});
+    if (read.is_use) parts_.book.Use(read.id);
     Answer(read, status,
            &target);  // counts the holds of the readers before the entry may be evicted
     residency_.EndBusy(read.id);
@@ -318,15 +330,15 @@ absl::Status ReadPath::Fill(const Read& read, uint32_t disk_page, const Target& 
 // The host slot becomes the block's host copy. False when the block was dropped meanwhile.
 bool ReadPath::Promote(const Read& read, const Target& target) {
   IndexShard& shard = parts_.index.ShardOf(read.id);
-  EntryId parent;
+  BlockTraits traits;
   {
     MutexLock lock(shard.mutex);
     const IndexEntry& entry = shard.Get(read.id);
     if (entry.Has(kDoomed)) return false;
     IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kLeavingHost));
-    parent = entry.parent;
+    traits = residency_.TraitsOf(entry, *read.ns);
   }
-  parts_.book.Insert(TierName::kHost, read.id, parent);
+  parts_.book.Insert(TierName::kHost, read.id, traits.parent);
   {
     // Should it be doomed by now, the last Settle takes this copy out too.
     MutexLock lock(shard.mutex);
@@ -335,7 +347,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     entry.Clear(kReadFromDisk);
   }
   ++parts_.counters.tier(TierName::kHost).blocks;
-  parts_.book.Use(TierName::kHost, read.id);
+  parts_.book.Admit(TierName::kHost, read.id, traits);
   parts_.counters.promoted_blocks.Add();
   return true;
 }

@@ -23,7 +23,7 @@ class ReadPath {
 
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
                                     std::span<const BlockKey> chain, const MatchOptions& options);
-  void Acquire(const NamespaceId& ns, const BlockKey& key, Done done);
+  void Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bool is_use);
   // Drops the block if its host copy does not match its checksum.
   bool DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key);
 
@@ -33,6 +33,7 @@ class ReadPath {
     EntryId id;
     NamespacePtr ns;
     BlockKey key;
+    bool is_use = true;  // of who asked first
   };
   struct Target;
 
@@ -51,6 +52,8 @@ class ReadPath {
   // Without `held` nothing changes; with it, every matched block is held once more and listed.
   MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
                    std::vector<EntryId>* held);
+  void CountLookup(const NamespaceInfo& ns, std::span<const BlockKey> chain,
+                   std::span<const EntryId> found);
   void WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
                       absl::Duration timeout);
   void WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until);

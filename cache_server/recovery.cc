@@ -223,20 +223,21 @@ void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
   }
   if (parent != kNoEntry) residency_.DropRef(parent);
   if (is_void) DropRecord(record);
-  if (is_new) BringIn(shard, id, record);
+  if (is_new) BringIn(ns, shard, id, record);
 }
 
 // Books the slot of an entry that has kDiskUnsettled and is busy, and makes the block resident.
-void Recovery::BringIn(IndexShard& shard, EntryId id, const DiskRecord& record) {
+void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
+                       const DiskRecord& record) {
   std::optional<uint32_t> page;
   if (!IsForgotten(record.ns, record.key)) page = parts_.disk->ClaimSlot(record, id);
-  EntryId parent;
+  BlockTraits traits;
   {
     MutexLock lock(shard.mutex);
-    parent = shard.Get(id).parent;
+    traits = residency_.TraitsOf(shard.Get(id), ns);
   }
   if (page.has_value()) {
-    parts_.book.Insert(TierName::kDisk, id, parent);
+    parts_.book.Insert(TierName::kDisk, id, traits.parent);
     ++parts_.counters.tier(TierName::kDisk).blocks;
     ++indexed_count_;
   } else {
@@ -249,7 +250,7 @@ void Recovery::BringIn(IndexShard& shard, EntryId id, const DiskRecord& record) 
     entry.Clear(kDiskUnsettled);
     shard.settled.NotifyAll();
   }
-  if (page.has_value()) parts_.book.Use(TierName::kDisk, id);
+  if (page.has_value()) parts_.book.Admit(TierName::kDisk, id, traits);
   residency_.EndBusy(id);
 }
 

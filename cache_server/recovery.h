@@ -42,7 +42,7 @@ class Recovery {
   bool IsForgotten(uint32_t ns, const BlockKey& key) IBID_EXCLUDES(mutex_);
   void Index(const NamespaceInfo& ns, const DiskRecord& record);
   void DropRecord(const DiskRecord& record);
-  void BringIn(IndexShard& shard, EntryId id, const DiskRecord& record);
+  void BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id, const DiskRecord& record);
   void WaitUntilIndexed(const NamespaceInfo& ns, const BlockKey& key);
 
   StoreParts& parts_;

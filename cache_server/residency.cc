@@ -28,6 +28,7 @@ void Residency::TakeHostCopy(IndexEntry& entry, Aftermath* after) {
   after->was_host_resident = entry.is_in_host();
   after->host_page = entry.host_page;
   after->parent = entry.parent;
+  after->fingerprint = parts_.book.FingerprintOf(entry.key);
   entry.host_page = kNoPage;
   entry.Clear(kFilling);
   entry.Set(kLeavingHost);
@@ -79,13 +80,14 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
 
 void Residency::Finish(const Aftermath& after) {
   const EntryId id = after.id;
+  const LeavingBlock leaving{after.fingerprint, after.is_eviction};
   if (after.host_page != kNoPage) {
-    parts_.book.Remove(TierName::kHost, id, after.parent);
+    parts_.book.Remove(TierName::kHost, id, after.parent, leaving);
     parts_.arena->Free(after.host_page);
     if (after.was_host_resident) --parts_.counters.tier(TierName::kHost).blocks;
   }
   if (after.disk_page != kNoPage) {
-    parts_.book.Remove(TierName::kDisk, id, after.parent);
+    parts_.book.Remove(TierName::kDisk, id, after.parent, leaving);
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
     --parts_.counters.tier(TierName::kDisk).blocks;
   }
@@ -155,6 +157,27 @@ void Residency::EndHolds(const HeldBlocks& blocks) {
   for (const EntryId id : blocks.ids) EndHold(id, blocks.payload_bytes);
 }
 
+BlockTraits Residency::TraitsOf(const IndexEntry& entry, const NamespaceInfo& ns) const {
+  BlockTraits traits;
+  traits.fingerprint = parts_.book.FingerprintOf(entry.key);
+  traits.parent = entry.parent;
+  traits.position = entry.position;
+  traits.block_tokens = ns.layout.block_tokens;
+  traits.is_tail = entry.token_count < ns.layout.block_tokens;
+  return traits;
+}
+
+// By the mean size of the blocks that are there. An empty tier says nothing: what it had holds on.
+void Residency::UpdateCapacities() {
+  const auto update = [this](TierName tier, const ExtentAllocator::Usage& usage) {
+    if (usage.slots_count == 0) return;
+    const uint64_t slot_bytes = std::max<uint64_t>(1, usage.used_bytes / usage.slots_count);
+    parts_.book.SetCapacity(tier, usage.total_bytes / slot_bytes);
+  };
+  update(TierName::kHost, parts_.arena->usage());
+  if (parts_.disk != nullptr) update(TierName::kDisk, parts_.disk->usage());
+}
+
 EntryId Residency::RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position) {
   if (position == 0 || parent == RootParent(ns.id)) return kNoEntry;
   IndexShard& shard = parts_.index.ShardOf(parent);
@@ -208,6 +231,7 @@ std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only) {
         after.put_back_host = true;
       } else {
         reason = entry.is_on_disk() ? EvictionReason::kRoom : EvictionReason::kLost;
+        after.is_eviction = true;
         TakeHostCopy(entry, &after);
       }
     }
@@ -230,6 +254,7 @@ void Residency::EvictDemoted(EntryId id) {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
     if (entry.is_in_host() && entry.is_on_disk() && !entry.is_in_use() && !entry.Has(kDoomed)) {
+      after.is_eviction = true;
       TakeHostCopy(entry, &after);
     } else if (entry.is_in_use()) {
       entry.Set(kParkedHost);

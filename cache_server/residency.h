@@ -27,6 +27,8 @@ struct Aftermath {
   uint32_t host_page = kNoPage;    // to be freed
   uint32_t disk_page = kNoPage;    // to be freed, its record deleted
   uint32_t record_page = kNoPage;  // its record is to be deleted; the slot is still read
+  uint64_t fingerprint = 0;        // of what leaves
+  bool is_eviction = false;        // by policy: it may be asked for again
   bool was_host_resident = false;
   bool put_back_host = false;
   bool put_back_disk = false;
@@ -57,6 +59,11 @@ class Residency {
     if (entry.holds++ == 0) parts_.counters.pinned_bytes += static_cast<int64_t>(payload_bytes);
   }
 
+  // What the eviction policy is told of the block.
+  BlockTraits TraitsOf(const IndexEntry& entry, const NamespaceInfo& ns) const;
+  // Tells the eviction policies how many blocks the tiers have room for.
+  void UpdateCapacities();
+
   // The entry id of `parent`, one reference counted, made absent if need be; kNoEntry for the
   // parent of block 0, or when the positions do not follow each other.
   EntryId RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position);
@@ -72,8 +79,8 @@ class Residency {
   void EndDemotion(EntryId id, uint64_t bytes);
 
  private:
-  static void TakeHostCopy(IndexEntry& entry, Aftermath* after);
-  static void TakeCopies(IndexEntry& entry, Aftermath* after);
+  void TakeHostCopy(IndexEntry& entry, Aftermath* after);
+  void TakeCopies(IndexEntry& entry, Aftermath* after);
   std::optional<uint32_t> EvictOneFromHost(bool clean_only);
   void ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);

@@ -17,6 +17,8 @@ ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
           "Budget of the disk tier, as 100GiB; real allocation counts.");
 ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
           "When blocks go to disk: through (in the background after each publish) or on_demotion.");
+ABSL_FLAG(std::string, eviction_policy, ibid::ServerOptions().eviction_policy,
+          "Which block leaves a full tier: hazard (learned), or lru.");
 ABSL_FLAG(
     ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
     "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");
@@ -60,6 +62,7 @@ ServerOptions ServerOptionsFromFlags() {
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_bytes_max = absl::GetFlag(FLAGS_disk_bytes_max);
   options.disk_write = absl::GetFlag(FLAGS_disk_write);
+  options.eviction_policy = absl::GetFlag(FLAGS_eviction_policy);
   options.extent_bytes = absl::GetFlag(FLAGS_extent_bytes);
   options.lease_ttl = absl::GetFlag(FLAGS_lease_ttl);
   options.session_ttl = absl::GetFlag(FLAGS_session_ttl);

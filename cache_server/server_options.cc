@@ -1,5 +1,6 @@
 #include "cache_server/server_options.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -7,7 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/check.h"
+#include "core/eviction/eviction_policy.h"
 #include "core/host_memory.h"
 #include "core/kv_layout.h"
 
@@ -90,6 +93,11 @@ absl::Status ServerOptions::Validate() const {
   if (disk_write != "through" && disk_write != "on_demotion") {
     return Wrong("disk_write", disk_write, "use through or on_demotion");
   }
+  const auto policies = EvictionPolicyNames();
+  if (std::find(policies.begin(), policies.end(), eviction_policy) == policies.end()) {
+    return Wrong("eviction_policy", eviction_policy,
+                 absl::StrCat("use one of ", absl::StrJoin(policies, ", ")));
+  }
   IBID_RETURN_IF_ERROR(CheckPositive("lease_ttl", lease_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("session_ttl", session_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("reservation_ttl", reservation_ttl));
@@ -115,6 +123,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.disk_bytes_max = disk_bytes_max.bytes;
   options.disk_write =
       disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
+  options.eviction_policy = eviction_policy;
   options.extent_bytes = extent_bytes.bytes;
   options.lease_ttl = lease_ttl;
   options.session_ttl = session_ttl;

@@ -26,6 +26,7 @@ struct ServerOptions {
   std::string disk_dir;  // empty: no disk tier
   ByteCount disk_bytes_max{uint64_t{16} << 30};
   std::string disk_write = "through";  // or on_demotion
+  std::string eviction_policy = "hazard";
   ByteCount extent_bytes{uint64_t{64} << 20};
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache_server/block_store.h"
-#include "cache_server/eviction_policy.h"
+#include "core/eviction/block_lists.h"
 #include "core/mutex.h"
 
 namespace ibid {

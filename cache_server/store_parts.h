@@ -12,7 +12,6 @@
 #include "cache_server/disk_work_queue.h"
 #include "cache_server/eviction_book.h"
 #include "cache_server/host_arena.h"
-#include "cache_server/lru_policy.h"
 #include "cache_server/namespace_table.h"
 #include "cache_server/read_buffers.h"
 #include "cache_server/session_table.h"
@@ -30,7 +29,7 @@ struct StoreParts {
         counters(options.metrics),
         namespaces(options.namespaces_max),
         sessions(options),
-        book(std::make_unique<LruPolicy>(), std::make_unique<LruPolicy>()),
+        book(options.eviction_policy),
         read_buffers(options.read_buffer_bytes_max),
         disk_queue(options.disk_write_queue_max) {}
 

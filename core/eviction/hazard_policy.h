@@ -39,6 +39,9 @@ class HazardPolicy final : public EvictionPolicy {
   EntryId TakeVictim() override;
   void PutBack(EntryId b) override;
 
+  // Evicted blocks that it knows of.
+  uint32_t remembered_count() const { return ghosts_.count(); }
+
  private:
   using SegmentId = uint32_t;
   using RequestId = uint32_t;

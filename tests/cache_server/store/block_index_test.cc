@@ -11,7 +11,6 @@
 
 #include "cache_server/eviction_book.h"
 #include "cache_server/extent_allocator.h"
-#include "cache_server/lru_policy.h"
 
 namespace ibid {
 namespace {
@@ -104,7 +103,7 @@ TEST(BlockIndex, ABlockTakesAtMost160BytesOfMemory) {
   };
   const size_t before = in_use();
   auto index = std::make_unique<BlockIndex>();
-  EvictionBook book(std::make_unique<LruPolicy>(), std::make_unique<LruPolicy>());
+  EvictionBook book("hazard");
   ExtentAllocator host(kTierBytes, uint64_t{64} << 20);
   ExtentAllocator disk(kTierBytes, uint64_t{64} << 20);
   std::mt19937_64 random(1);
@@ -125,7 +124,7 @@ TEST(BlockIndex, ABlockTakesAtMost160BytesOfMemory) {
     ASSERT_TRUE(disk.Allocate(16, id).has_value());
     for (const TierName tier : {TierName::kHost, TierName::kDisk}) {
       book.Insert(tier, id, parent);
-      book.Use(tier, id);
+      book.Admit(tier, id, {book.FingerprintOf(key), parent, static_cast<uint32_t>(i), 16, false});
     }
     parent = id;
   }

@@ -40,6 +40,10 @@ uint32_t& IndexShard::BucketOf(uint32_t ns, const BlockKey& key) {
   return buckets_[HashOf(seed_, ns, key) & (buckets_.size() - 1)];
 }
 
+EntryId IndexShard::IdAt(uint32_t place) const {
+  return place * BlockIndex::kShardsCount + number_;
+}
+
 IndexEntry& IndexShard::Get(EntryId id) {
   IBID_CHECK(id % BlockIndex::kShardsCount == number_) << "entry " << id << " is of another shard";
   return entries_[id / BlockIndex::kShardsCount];
@@ -75,7 +79,7 @@ EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
   if (id != kNoEntry) {
     free_ = Get(id).next;
   } else {
-    id = used_count_++ * BlockIndex::kShardsCount + number_;
+    id = IdAt(used_count_++);
     IBID_CHECK(id < kNoEntry) << "the index is full";
     entries_.EnsureSize(used_count_);
   }

@@ -22,6 +22,7 @@
 // Memory: 80 bytes an entry, 4 a bucket.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -98,12 +99,18 @@ class IndexShard {
   // Appends the ids of the mapped entries in buckets [*cursor, ...) to `ids`, about `count` of
   // them; false at the end. Entries that come meanwhile may be missed.
   bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
+  // Calls `visit(id, entry)` for each mapped entry in the next `count` places, from *place on, and
+  // moves it; false at the end. O(count). A place keeps its entry: what was mapped before the first
+  // call and still is was visited once; entries that come meanwhile may be missed.
+  template <typename Visit>
+  bool VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit) IBID_REQUIRES(mutex);
   size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
   // Adds the namespaces that have mapped entries here. O(namespaces).
   void AddNamespacesTo(absl::flat_hash_set<uint32_t>* namespaces) IBID_REQUIRES(mutex);
 
  private:
   friend class BlockIndex;
+  EntryId IdAt(uint32_t place) const;
   uint32_t& BucketOf(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
   void Grow() IBID_REQUIRES(mutex);
 
@@ -117,6 +124,16 @@ class IndexShard {
   absl::flat_hash_map<uint32_t, uint32_t> mapped_of_ IBID_GUARDED_BY(mutex);  // by namespace
   size_t entries_count_ IBID_GUARDED_BY(mutex) = 0;
 };
+
+template <typename Visit>
+bool IndexShard::VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit) {
+  const uint32_t end = std::min(used_count_, *place + count);
+  for (; *place < end; ++*place) {
+    IndexEntry& entry = entries_[*place];
+    if (entry.Has(kMapped)) visit(IdAt(*place), entry);
+  }
+  return *place < used_count_;
+}
 
 class BlockIndex {
  public:

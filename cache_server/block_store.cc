@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "cache_server/block_verifier.h"
 #include "cache_server/disk_writer.h"
+#include "cache_server/event_watch.h"
 #include "cache_server/host_flush.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/read_path.h"
@@ -66,6 +67,8 @@ absl::Status Validate(const BlockStoreOptions& o) {
       {"namespaces_max", o.namespaces_max},
       {"chain_keys_max", o.chain_keys_max},
       {"disk_write_queue_max", o.disk_write_queue_max},
+      {"event_log_max", o.event_log_max},
+      {"watchers_max", o.watchers_max},
       {"acquire_queue_max", o.acquire_queue_max}};
   for (const auto& [name, count] : counts) {
     if (count == 0) return Invalid(name, count, "must be at least 1");
@@ -131,6 +134,7 @@ class BlockStoreImpl {
       LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
     residency.UpdateCapacities();
     residency.DemoteAhead();
+    parts.events.RunMaintenance();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
     UpdateGauges();
   }
@@ -178,6 +182,7 @@ class BlockStoreImpl {
     DiskDirectory::Change change;
     const std::vector<NamespacePtr> closed = parts.namespaces.CloseAllExcept(used);
     if (closed.empty()) return false;
+    parts.events.CloseNamespaces(closed);
     for (const NamespacePtr& ns : closed) {
       if (ns->is_on_disk.load()) change.delete_namespaces.push_back(ns->number);
     }
@@ -486,6 +491,14 @@ BlockStoreStats BlockStore::stats() const {
   stats.pending_writes = parts.disk_queue.writes_count();
   stats.is_recovering = impl_->recovery.is_running();
   return stats;
+}
+
+absl::StatusOr<std::unique_ptr<BlockWatch>> BlockStore::Watch(const WatchOptions& options) {
+  return StartWatch(impl_->parts, impl_->residency, impl_->incarnation, options);
+}
+
+uint64_t BlockStore::WaitForEvents(uint64_t sequence, absl::Duration timeout) {
+  return impl_->parts.events.WaitFor(sequence, timeout);
 }
 
 void BlockStore::RunMaintenance() { impl_->RunMaintenance(); }

@@ -26,6 +26,8 @@
 
 namespace ibid {
 
+class BlockWatch;  // block_watch.h
+struct WatchOptions;
 class ExtentIo;  // extent_io.h
 
 // Random, so that no client can guess another's. 0 is none. A lease's is known within its session.
@@ -60,8 +62,10 @@ struct BlockStoreOptions {
   uint32_t disk_write_queue_max =
       4'096;  // blocks waiting for the disk tier; more are not written through
   uint32_t acquire_queue_max = 16'384;  // disk reads waiting
-  const Clock* clock = nullptr;         // null: the steady clock
-  MetricsRegistry* metrics = nullptr;   // null: none are kept
+  uint32_t event_log_max = 262'144;     // events kept while there are watchers, 80 bytes each
+  uint32_t watchers_max = 64;
+  const Clock* clock = nullptr;        // null: the steady clock
+  MetricsRegistry* metrics = nullptr;  // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
   bool has_maintenance_thread = true;
   // Memory for blocks read from disk while the host tier has no room for them.
@@ -268,6 +272,14 @@ class BlockStore {
   KeepResult KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
 
   BlockStoreStats stats() const;
+
+  // Blocks as they come and go, from a snapshot, from now or from where another watch ended; the
+  // epoch of its sequence numbers is incarnation(). Slows no other call: a watch that is not read
+  // costs nothing, and is over once event_log_max events came meanwhile. O(1) under any lock,
+  // however many blocks a snapshot has. Errors: ResourceExhausted (watchers_max).
+  absl::StatusOr<std::unique_ptr<BlockWatch>> Watch(const WatchOptions& options);
+  // Waits for an event after `sequence`, until `timeout`. Returns the last event's number.
+  uint64_t WaitForEvents(uint64_t sequence, absl::Duration timeout);
 
   // Expires sessions, leases and reservations by the clock. For tests without a maintenance thread.
   void RunMaintenance();

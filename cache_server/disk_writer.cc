@@ -273,6 +273,7 @@ void DiskWriter::End(Job& job) {
     IndexEntry& entry = shard.Get(id);
     entry.Clear(kWriting);
     entry.disk_page = job.disk_page;
+    if (is_written) parts_.events.TellCame(entry, TierName::kDisk, BlockChange::kStored);
     // Dropped while its record was written: the record must not wait for the last reader, or the
     // next start would find the block again. The slot does wait.
     if (is_written && entry.Has(kDoomed)) {
@@ -341,6 +342,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
                        entry.is_in_host() ? EvictionReason::kRoom : EvictionReason::kLost});
     change.delete_blocks.push_back({entry.ns, entry.key});
     entry.disk_page = kNoPage;
+    parts_.events.TellLeft(entry, TierName::kDisk);
     entry.Set(kDiskUnsettled);
     ++entry.busy;
   }
@@ -361,6 +363,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
       entry.Clear(kDiskUnsettled);
       if (!is_deleted) {
         entry.disk_page = victim.page;
+        parts_.events.TellCame(entry, TierName::kDisk, BlockChange::kStored);
         entry.Set(kParkedDisk);
       }
     }

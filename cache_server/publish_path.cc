@@ -123,7 +123,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
   if (recovery_.is_running()) recovery_.IndexOne(*info, link.key);
   IBID_ASSIGN_OR_RETURN(const EntryId id, BeginWriting(session, *info, link));
-  WriterSlot slot{id, session, info, {}};
+  WriterSlot slot{id, session, info, link, {}};
   if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now());
       !booked.ok()) {
     Abort(slot);
@@ -183,6 +183,11 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
       entry.Clear(kFilling);
       entry.Clear(kHasWriter);
       entry.checksum = checksum;
+      const bool is_place_known =
+          entry.position == slot.link.position &&
+          (entry.parent != kNoEntry || slot.link.parent == RootParent(slot.ns->id));
+      parts_.events.TellNew(entry, TierName::kHost, *slot.ns,
+                            is_place_known ? &slot.link.parent : nullptr);
       if (has_disk) ++entry.refs;             // the disk writer's
       if (has_disk && durable) ++entry.busy;  // its bytes must not leave before they are written
       shard.settled.NotifyAll();

@@ -17,6 +17,7 @@ struct WriterSlot {
   EntryId id = kNoEntry;
   SessionId session;
   NamespacePtr ns;
+  ChainLink link;
   MutableByteView payload;
 };
 

@@ -345,6 +345,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     IndexEntry& entry = shard.Get(read.id);
     entry.host_page = target.host_page;
     entry.Clear(kReadFromDisk);
+    parts_.events.TellCame(entry, TierName::kHost, BlockChange::kPromoted);
   }
   ++parts_.counters.tier(TierName::kHost).blocks;
   parts_.book.Admit(TierName::kHost, read.id, traits);

@@ -247,6 +247,11 @@ void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
     entry.disk_page = page.value_or(kNoPage);
+    if (page.has_value()) {
+      // An unknown parent was written as zeros.
+      const bool is_parent_known = record.parent != BlockKey{};
+      parts_.events.TellNew(entry, TierName::kDisk, ns, is_parent_known ? &record.parent : nullptr);
+    }
     entry.Clear(kDiskUnsettled);
     shard.settled.NotifyAll();
   }

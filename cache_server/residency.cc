@@ -6,6 +6,8 @@
 // then until the
 //   policies have forgotten it the entry is busy and kLeavingHost: nobody brings a new copy in
 //   before the old one is gone.
+// - Whoever changes what TiersOf says of an entry that is not doomed tells parts_.events so before
+// the shard is unlocked.
 // - A victim that turns out to be in use carries kParkedHost or kParkedDisk; whoever ends that use
 // puts it back.
 #include "cache_server/residency.h"
@@ -65,6 +67,7 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
   Aftermath after;
   after.id = id;
   IndexEntry& entry = shard.Get(id);
+  const TierSet had = TiersOf(entry);
   if (entry.is_filling()) shard.settled.NotifyAll();
   if (entry.is_in_use() || entry.Has(kHasWriter)) {
     after.ns = entry.ns;
@@ -75,6 +78,7 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
   } else {
     TakeCopies(entry, &after);
   }
+  parts_.events.TellDropped(entry, had);
   return after;
 }
 
@@ -233,6 +237,7 @@ std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only) {
         reason = entry.is_on_disk() ? EvictionReason::kRoom : EvictionReason::kLost;
         after.is_eviction = true;
         TakeHostCopy(entry, &after);
+        parts_.events.TellLeft(entry, TierName::kHost);
       }
     }
     if (after.put_back_host) {
@@ -256,6 +261,7 @@ void Residency::EvictDemoted(EntryId id) {
     if (entry.is_in_host() && entry.is_on_disk() && !entry.is_in_use() && !entry.Has(kDoomed)) {
       after.is_eviction = true;
       TakeHostCopy(entry, &after);
+      parts_.events.TellLeft(entry, TierName::kHost);
     } else if (entry.is_in_use()) {
       entry.Set(kParkedHost);
     } else {

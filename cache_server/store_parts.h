@@ -10,6 +10,7 @@
 #include "cache_server/block_store.h"
 #include "cache_server/disk_tier.h"
 #include "cache_server/disk_work_queue.h"
+#include "cache_server/event_log.h"
 #include "cache_server/eviction_book.h"
 #include "cache_server/host_arena.h"
 #include "cache_server/namespace_table.h"
@@ -27,6 +28,7 @@ struct StoreParts {
         arena(std::move(host)),
         disk(std::move(disk_tier)),
         counters(options.metrics),
+        events(options.event_log_max, options.watchers_max, options.metrics),
         namespaces(options.namespaces_max),
         sessions(options),
         book(options.eviction_policy),
@@ -40,6 +42,7 @@ struct StoreParts {
   const std::unique_ptr<HostArena> arena;
   const std::unique_ptr<DiskTier> disk;  // null: none
   StoreCounters counters;
+  EventLog events;
   NamespaceTable namespaces;
   SessionTable sessions;
   BlockIndex index;

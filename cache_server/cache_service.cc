@@ -11,6 +11,7 @@
 #include "cache_server/publish_stream.h"
 #include "cache_server/service_state.h"
 #include "cache_server/session_stream.h"
+#include "cache_server/watch_stream.h"
 #include "core/check.h"
 #include "core/executor.h"
 #include "core/limit.h"
@@ -151,13 +152,16 @@ using GeneratedService = v1::CacheService::WithCallbackMethod_OpenNamespace<
     v1::CacheService::WithCallbackMethod_Session<v1::CacheService::WithCallbackMethod_Match<
         v1::CacheService::WithCallbackMethod_Offer<v1::CacheService::WithRawCallbackMethod_Publish<
             v1::CacheService::WithRawCallbackMethod_Fetch<v1::CacheService::WithCallbackMethod_Drop<
-                v1::CacheService::WithCallbackMethod_GetStats<v1::CacheService::Service>>>>>>>>;
+                v1::CacheService::WithCallbackMethod_Watch<
+                    v1::CacheService::WithCallbackMethod_GetStats<
+                        v1::CacheService::Service>>>>>>>>>;
 
 class CacheServiceImpl final : public CacheService, private GeneratedService {
  public:
   explicit CacheServiceImpl(const CacheServiceOptions& options)
       : state_(options.metrics),
         version_(options.version),
+        watches_(&state_),
         waiting_matches_("ibid-match-wait", kWaitingMatchesMax, kWaitingMatchesMax),
         drops_("ibid-drop", 1, kDropsQueuedMax) {
     IBID_CHECK(options.store != nullptr);
@@ -177,7 +181,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
 
   void Drain() override {
     is_draining_ = true;
-    sessions_.EndAll(absl::UnavailableError("the server is shutting down"));
+    const absl::Status why = absl::UnavailableError("the server is shutting down");
+    sessions_.EndAll(why);
+    watches_.EndAll(why);
   }
 
   bool WaitForNoHolds(absl::Duration timeout) override {
@@ -384,6 +390,10 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     return absl::OkStatus();
   }
 
+  WatchReactor* Watch(CallbackServerContext* context, const v1::WatchRequest* request) override {
+    return watches_.Start(context, *request);
+  }
+
   ServerUnaryReactor* GetStats(CallbackServerContext* context, const v1::GetStatsRequest* request,
                                v1::GetStatsResponse* response) override {
     UnaryCall call(&state_, context, RpcMethod::kGetStats, *request);
@@ -399,6 +409,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   ServiceState state_;
   const std::string version_;
   SessionStreams sessions_;
+  WatchStreams watches_;
   std::atomic<bool> is_draining_{false};
   std::atomic<size_t> waiting_count_{0};
   // Last, so that they end first: their work uses all of the above.

@@ -3,8 +3,8 @@
 namespace ibid {
 namespace {
 
-constexpr const char* kMethodNames[] = {"OpenNamespace", "Session", "Match", "Offer",
-                                        "Publish",       "Fetch",   "Drop",  "GetStats"};
+constexpr const char* kMethodNames[] = {"OpenNamespace", "Session", "Match", "Offer",   "Publish",
+                                        "Fetch",         "Drop",    "Watch", "GetStats"};
 constexpr const char* kCodeNames[] = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",

@@ -20,6 +20,7 @@ enum class RpcMethod : uint8_t {
   kPublish,
   kFetch,
   kDrop,
+  kWatch,
   kGetStats
 };
 
@@ -35,7 +36,7 @@ class RpcMetrics {
   void OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took);
 
  private:
-  static constexpr size_t kMethodsCount = 8;
+  static constexpr size_t kMethodsCount = 9;
   static constexpr size_t kCodesCount = 17;
   struct MethodMetrics {
     std::array<prometheus::Counter*, kCodesCount> calls{};

@@ -30,6 +30,9 @@ ABSL_FLAG(absl::Duration, reservation_ttl, ibid::ServerOptions().reservation_ttl
           "How long room for a block is kept for a client that never fills it, as 30s.");
 ABSL_FLAG(uint32_t, io_threads, ibid::ServerOptions().io_threads,
           "Threads that read and write the disk tier.");
+ABSL_FLAG(
+    uint32_t, event_log_max, ibid::ServerOptions().event_log_max,
+    "Events kept for watchers, 80 bytes each while there are any: how far one may fall behind.");
 ABSL_FLAG(std::string, tls_cert, "",
           "PEM file with the server's certificate; with --tls_key it turns TLS on.");
 ABSL_FLAG(std::string, tls_key, "", "PEM file with the key of --tls_cert.");
@@ -68,6 +71,7 @@ ServerOptions ServerOptionsFromFlags() {
   options.session_ttl = absl::GetFlag(FLAGS_session_ttl);
   options.reservation_ttl = absl::GetFlag(FLAGS_reservation_ttl);
   options.io_threads = absl::GetFlag(FLAGS_io_threads);
+  options.event_log_max = absl::GetFlag(FLAGS_event_log_max);
   options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
   options.tls_key = absl::GetFlag(FLAGS_tls_key);
   options.tls_ca = absl::GetFlag(FLAGS_tls_ca);

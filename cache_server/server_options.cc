@@ -20,6 +20,7 @@ namespace {
 constexpr std::array<std::pair<absl::string_view, int>, 4> kByteSuffixes = {
     {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
 constexpr uint32_t kIoThreadsMax = 256;
+constexpr uint32_t kEventLogMax = uint32_t{1} << 28;
 
 }  // namespace
 
@@ -105,6 +106,10 @@ absl::Status ServerOptions::Validate() const {
   if (io_threads == 0 || io_threads > kIoThreadsMax) {
     return Wrong("io_threads", absl::StrCat(io_threads), absl::StrCat("use 1 to ", kIoThreadsMax));
   }
+  if (event_log_max == 0 || event_log_max > kEventLogMax) {
+    return Wrong("event_log_max", absl::StrCat(event_log_max),
+                 absl::StrCat("use 1 to ", kEventLogMax));
+  }
   if (tls_cert.empty() != tls_key.empty()) {
     return absl::InvalidArgumentError("--tls_cert and --tls_key: give both or none");
   }
@@ -129,6 +134,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.session_ttl = session_ttl;
   options.reservation_ttl = reservation_ttl;
   options.io_threads_count = io_threads;
+  options.event_log_max = event_log_max;
   return options;
 }
 

@@ -32,6 +32,7 @@ struct ServerOptions {
   absl::Duration session_ttl = absl::Seconds(15);
   absl::Duration reservation_ttl = absl::Seconds(30);
   uint32_t io_threads = 4;
+  uint32_t event_log_max = 262'144;
   std::string tls_cert;
   std::string tls_key;
   std::string tls_ca;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/client_impl.h"
 #include "client/fan_out.h"
+#include "client/store_watch.h"
 #include "core/check.h"
 #include "core/limit.h"
 #include "core/log.h"
@@ -225,6 +226,20 @@ std::vector<ServerStats> ClientImpl::Stats() {
   return all;
 }
 
+absl::StatusOr<std::unique_ptr<StoreWatch>> ClientImpl::Watch(StoreWatchOptions options) {
+  if (options.queue_events_max == 0) {
+    return absl::InvalidArgumentError("queue_events_max: is 0");
+  }
+  if (options.namespaces.size() > kWatchNamespacesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("namespaces: ", options.namespaces.size(),
+                     " are over kWatchNamespacesMax=", kWatchNamespacesMax));
+  }
+  std::unique_ptr<StoreWatch> watch(new StoreWatch(options_, std::move(options)));
+  IBID_RETURN_IF_ERROR(watch->Start());
+  return watch;
+}
+
 bool ClientImpl::is_any_reachable() const {
   return std::any_of(links_.begin(), links_.end(),
                      [](const auto& link) { return link->is_usable(); });
@@ -298,6 +313,10 @@ absl::StatusOr<uint64_t> Client::Drop(const NamespaceId* ns, std::span<const Blo
 }
 
 std::vector<ServerStats> Client::Stats() { return impl_->Stats(); }
+
+absl::StatusOr<std::unique_ptr<StoreWatch>> Client::Watch(StoreWatchOptions options) {
+  return impl_->Watch(std::move(options));
+}
 
 bool Client::is_any_reachable() const { return impl_->is_any_reachable(); }
 

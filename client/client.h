@@ -137,6 +137,16 @@ struct ServerStats {
   bool is_recovering = false;
 };
 
+class StoreWatch;  // store_watch.h
+
+struct StoreWatchOptions {
+  std::vector<NamespaceId> namespaces;  // empty: all
+  bool has_snapshot = true;             // first what is stored, then what changes
+  // About; events that were not taken yet. Then the servers are not read, and may cut the watch
+  // off.
+  uint32_t queue_events_max = 65'536;
+};
+
 class Client {
  public:
   // Starts connecting in the background; a server that is away is no error.
@@ -188,6 +198,10 @@ class Client {
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
 
   std::vector<ServerStats> Stats();
+
+  // Blocks as they come and go, on all servers, by connections of its own. A server that is away is
+  // no error. Errors: InvalidArgument (queue_events_max, or more than 1,024 namespaces).
+  absl::StatusOr<std::unique_ptr<StoreWatch>> Watch(StoreWatchOptions options);
 
   // A server is connected and answers.
   bool is_any_reachable() const;

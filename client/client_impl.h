@@ -60,6 +60,7 @@ class ClientImpl {
                         std::span<const ByteView> payloads, const PublishCallOptions& options);
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
   std::vector<ServerStats> Stats();
+  absl::StatusOr<std::unique_ptr<StoreWatch>> Watch(StoreWatchOptions options);
   bool is_any_reachable() const;
 
  private:

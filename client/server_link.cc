@@ -43,7 +43,9 @@ double Random() {
   return std::uniform_real_distribution<double>(0, 1)(engine);
 }
 
-ChannelOptions MakeChannelOptions(const ClientOptions& options) {
+}  // namespace
+
+ChannelOptions ChannelOptionsOf(const ClientOptions& options) {
   ChannelOptions channel;
   channel.connect_timeout = options.connect_timeout;
   channel.reconnect_backoff_min = options.reconnect_backoff_min;
@@ -52,12 +54,10 @@ ChannelOptions MakeChannelOptions(const ClientOptions& options) {
   return channel;
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<ServerLink>> ServerLink::Create(const std::string& address,
                                                                const ClientOptions* options,
                                                                const Clock* clock) {
-  IBID_ASSIGN_OR_RETURN(auto channel, CacheChannel::Create(address, MakeChannelOptions(*options)));
+  IBID_ASSIGN_OR_RETURN(auto channel, CacheChannel::Create(address, ChannelOptionsOf(*options)));
   std::unique_ptr<ServerLink> link(new ServerLink(address, std::move(channel), options, clock));
   link->thread_ = std::thread([raw = link.get()] { raw->Run(); });
   pthread_setname_np(link->thread_.native_handle(), "ibid-link");
@@ -224,7 +224,7 @@ void ServerLink::Probe() {
 // A server that was replaced without closing its connections leaves one that is silent for long: a
 // new channel makes a new connection at once.
 void ServerLink::ReplaceChannel() {
-  auto channel = CacheChannel::Create(address_, MakeChannelOptions(*options_));
+  auto channel = CacheChannel::Create(address_, ChannelOptionsOf(*options_));
   if (!channel.ok()) return;
   std::shared_ptr<CacheChannel> fresh = *std::move(channel);
   MutexLock lock(mutex_);

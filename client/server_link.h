@@ -24,6 +24,9 @@ inline constexpr int64_t kLogPeriodSeconds = 5;
 enum class CallKind : uint8_t { kOpenNamespace, kMatch, kOffer, kFetch, kPublish, kDrop, kStats };
 inline constexpr size_t kCallKindsCount = 7;
 
+// How a connection to a server of this client is made.
+ChannelOptions ChannelOptionsOf(const ClientOptions& options);
+
 // One way to the server that was good when the call began.
 struct LinkCall {
   std::shared_ptr<CacheChannel> channel;

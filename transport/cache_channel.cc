@@ -17,6 +17,7 @@
 #include "transport/limits.h"
 #include "transport/staging.h"
 #include "transport/status_conversion.h"
+#include "transport/watch_stream.h"
 
 namespace ibid {
 namespace {
@@ -180,6 +181,10 @@ class GrpcCacheChannel final : public CacheChannel {
     IBID_ASSIGN_OR_RETURN(const v1::DropResponse response,
                           Call(&v1::CacheService::Stub::Drop, request, timeout));
     return DropReply{response.incarnation(), response.blocks()};
+  }
+
+  std::unique_ptr<CacheWatch> Watch(const WatchCall& call) override {
+    return StartCacheWatch(channel_, call);
   }
 
   absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) override {

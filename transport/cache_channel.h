@@ -22,6 +22,7 @@
 #include "core/block_key.h"
 #include "core/checksum.h"
 #include "transport/block_frame.h"
+#include "transport/cache_watch.h"
 #include "transport/channel.h"
 
 namespace ibid {
@@ -193,6 +194,9 @@ class CacheChannel {
                                                 std::span<const BlockKey> keys,
                                                 absl::Duration timeout) = 0;
   virtual absl::StatusOr<CacheStats> GetStats(absl::Duration timeout) = 0;
+
+  // Starts a watch; what comes of it, errors included, its Next tells.
+  virtual std::unique_ptr<CacheWatch> Watch(const WatchCall& call) = 0;
 };
 
 }  // namespace ibid

@@ -32,6 +32,9 @@ inline constexpr size_t kPublishFramesUnanswered = 128;
 // Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
 inline constexpr size_t kFetchBlocksAhead = 8;
 
+// Namespaces that one Watch asks for; for more, ask for all.
+inline constexpr size_t kWatchNamespacesMax = 1'024;
+
 // Streams of one connection, and so the calls of one client to one server at a time; more wait at
 // the client.
 inline constexpr int kConnectionStreamsMax = 1'024;

@@ -49,6 +49,12 @@ ABSL_FLAG(uint32_t, block_tokens, 0, "tokens in a block; 0: what the worker says
 ABSL_FLAG(bool, everything, false, "every block of every namespace; needs --yes");
 ABSL_FLAG(bool, yes, false, "yes, really");
 
+ABSL_FLAG(bool, snapshot, true, "begin with what is stored; --nosnapshot: only what changes");
+// --for: see CommandLineSpec.
+ABSL_FLAG(absl::Duration, for_, absl::InfiniteDuration(),
+          "how long to watch, as 10s; inf: for ever");
+ABSL_FLAG(uint64_t, count, 0, "end after so many lines; 0: do not");
+
 ABSL_FLAG(std::string, prompt, "", "the prompt's text");
 ABSL_FLAG(std::string, prompt_file, "", "file with the prompt's text; - is standard input");
 ABSL_FLAG(

@@ -38,6 +38,10 @@ ABSL_DECLARE_FLAG(bool, yes);
 
 ABSL_DECLARE_FLAG(uint32_t, mib_per_second);
 
+ABSL_DECLARE_FLAG(bool, snapshot);
+ABSL_DECLARE_FLAG(absl::Duration, for_);
+ABSL_DECLARE_FLAG(uint64_t, count);
+
 ABSL_DECLARE_FLAG(std::string, prompt);
 ABSL_DECLARE_FLAG(std::string, prompt_file);
 ABSL_DECLARE_FLAG(std::string, prefill_worker);

@@ -16,7 +16,7 @@ bool IsHelp(const std::string& word) { return word == "--help" || word == "-h" |
 int Main(const std::vector<std::string>& words) {
   const std::vector<const Command*> commands = {&kStatusCommand,   &kStatsCommand, &kMatchCommand,
                                                 &kGenerateCommand, &kDropCommand,  &kVerifyCommand,
-                                                &kFlushCommand,    &kDrainCommand};
+                                                &kFlushCommand,    &kDrainCommand, &kWatchCommand};
   if (words.empty()) {
     std::fputs(ProgramHelp(commands).c_str(), stderr);
     return kExitUsage;

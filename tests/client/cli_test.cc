@@ -1,5 +1,7 @@
 // The program `ibid` against a real server and a fake worker: what it prints, and its exit codes.
 #include <fstream>
+#include <sstream>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
@@ -39,7 +41,7 @@ TEST_F(CliTest, HelpIsThereForTheProgramAndEachCommand) {
   const RunResult all = Ibid({"--help"}, false);
   EXPECT_EQ(all.exit_code, 0);
   for (const char* command :
-       {"status", "stats", "match", "generate", "drop", "verify", "flush", "drain"}) {
+       {"status", "stats", "match", "generate", "drop", "watch", "verify", "flush", "drain"}) {
     EXPECT_THAT(all.out, HasSubstr(command));
     const RunResult help = Ibid({command, "--help"}, false);
     EXPECT_EQ(help.exit_code, 0) << command;
@@ -72,6 +74,8 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"drop"},
       {"drop", "--everything"},
       {"drop", "--namespace=12"},
+      {"watch", "--namespace=12"},
+      {"watch", "--for=-1s"},
       {"status", "--servers=nowhere"},
       {"status", "--timeout=soon"},
       {"status", "--timeout=-1s"},
@@ -281,6 +285,51 @@ TEST_F(CliTest, WhoDoesNotAnswerIsNamedWithCodeThree) {
     EXPECT_EQ(result.exit_code, 3) << line[0] << result.err;
     EXPECT_THAT(result.out + result.err, HasSubstr(nobody)) << line[0];
   }
+}
+
+TEST_F(CliTest, WatchPrintsALineForWhatIsHeldAndForEachChange) {
+  const auto chain = TestChain(ns_.id, 4);
+  PublishChain(client_.get(), ns_, chain);
+  const RunResult text = Ibid({"watch", "--count=6"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 6) << text.out;
+  EXPECT_THAT(text.out, HasSubstr("begin"));
+  EXPECT_THAT(text.out, HasSubstr("exact"));
+  EXPECT_THAT(text.out,
+              HasSubstr("held     host " + DigestToHex(chain[3].key.digest) +
+                        " position=3 tokens=8 tiers=host namespace=" + DigestToHex(ns_.id.digest)));
+
+  std::thread later([&] {
+    EXPECT_TRUE(Eventually(absl::Seconds(30), [&] {
+      return SerializeMetrics(cluster_.server(0).metrics()).find("ibid_store_watchers 1") !=
+             std::string::npos;
+    }));
+    EXPECT_TRUE(client_->Drop(&ns_.id, std::vector<BlockKey>{chain[0].key}).ok());
+  });
+  const RunResult json = Ibid({"watch", "--json", "--nosnapshot", "--count=2",
+                               "--namespace=" + DigestToHex(ns_.id.digest)});
+  later.join();
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  std::istringstream lines(json.out);
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(nlohmann::json::parse(line)["event"], "begin");
+  ASSERT_TRUE(std::getline(lines, line));
+  const auto removed = nlohmann::json::parse(line);
+  EXPECT_EQ(removed["event"], "removed");
+  EXPECT_EQ(removed["key"], DigestToHex(chain[0].key.digest));
+  EXPECT_EQ(removed["tiers"].size(), 0u);
+  EXPECT_EQ(removed["server"], cluster_.proxy(0).address());
+}
+
+TEST_F(CliTest, WatchEndsAfterItsTimeAndSaysWhenNobodyAnswers) {
+  const RunResult quiet = Ibid({"watch", "--nosnapshot", "--for=500ms"});
+  EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_EQ(std::count(quiet.out.begin(), quiet.out.end(), '\n'), 1) << quiet.out;
+  const RunResult nobody =
+      Ibid({"watch", "--timeout=500ms", "--servers=" + FaultProxy().address()}, false);
+  EXPECT_EQ(nobody.exit_code, 3) << nobody.out;
+  EXPECT_THAT(nobody.err, HasSubstr("no cache server answers"));
 }
 
 // A channel whose last reference went on gRPC's own thread made one in three of these abort.

@@ -57,6 +57,7 @@ TEST(ServerProgramTest, EachWrongCommandLineIsOneLineThatNamesWhatToChange) {
       {{"--lease_ttl=0s"}, "--lease_ttl"},
       {{"--session_ttl=forever"}, "session_ttl"},
       {{"--io_threads=0"}, "--io_threads"},
+      {{"--event_log_max=0"}, "--event_log_max"},
       {{"--listen=nowhere"}, "--listen"},
       {{"--http_listen=1.2.3.4:99999"}, "--http_listen"},
       {{"--tls_cert=/tmp/c.pem"}, "--tls_key"},

@@ -117,7 +117,9 @@ class Bench {
     while (!is_over) {
       const WatchPiece piece = watch.Next();
       IBID_CHECK(piece.notice != WatchNotice::kCutOff) << "the reader is too slow";
-      if (piece.is_waiting) store_->WaitForEvents(piece.sequence, absl::Milliseconds(10));
+      if (!piece.is_waiting) continue;
+      store_->WaitForEvents(piece.sequence, absl::Milliseconds(10));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as the service gathers events
     }
   }
 

@@ -123,12 +123,14 @@ void EventLog::RemoveWatcher() {
 }
 
 bool EventLog::Read(uint64_t* sequence, size_t count, std::vector<BlockEvent>* events) {
+  events->reserve(events->size() + count);  // nothing is allocated while publishers wait
   MutexLock lock(mutex_);
   if (*sequence + 1 < oldest()) return false;
   const uint64_t end = std::min(next_, *sequence + 1 + count);
+  auto name = names_.end();  // of the event before
   for (uint64_t n = *sequence + 1; n < end; ++n) {
     const LoggedEvent& logged = ring_[n % events_max_];
-    const auto name = names_.find(logged.ns);
+    if (name == names_.end() || name->first != logged.ns) name = names_.find(logged.ns);
     if (name == names_.end()) continue;  // closed before anybody could hear of it
     BlockEvent& event = events->emplace_back();
     event.sequence = n;

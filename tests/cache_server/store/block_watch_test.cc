@@ -379,7 +379,7 @@ TEST_F(BlockWatchTest, CountsEventsWatchersAndCutOffs) {
   options.metrics = &metrics;
   OpenStore(options);
   PublishChain(ChainOf(ns_, 1, 2));  // nobody watches
-  const auto watch = WatchOf(*store_, {.has_snapshot = false});
+  auto watch = WatchOf(*store_, {.has_snapshot = false});
   PublishChain(ChainOf(ns_, 2, 3));
   while (watch->Next().notice != WatchNotice::kCutOff) {
   }
@@ -387,7 +387,8 @@ TEST_F(BlockWatchTest, CountsEventsWatchersAndCutOffs) {
   EXPECT_NE(text.find("ibid_store_events_total{change=\"stored\"} 3"), std::string::npos) << text;
   EXPECT_NE(text.find("ibid_store_watchers_cut_off_total 1"), std::string::npos) << text;
   EXPECT_NE(text.find("ibid_store_watchers 1"), std::string::npos) << text;
-  store_.reset();
+  watch.reset();
+  store_.reset();  // before its metrics
 }
 
 // Many threads change a small store while watchers come, read, stall and resume. In the end, what

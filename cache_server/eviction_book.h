@@ -49,7 +49,7 @@ class EvictionBook {
 
   const uint64_t seed_;
   Mutex mutex_;
-  const std::unique_ptr<EvictionTier> tiers_[2] IBID_PT_GUARDED_BY(mutex_);
+  const std::unique_ptr<EvictionTier> tiers_[2] IBID_GUARDED_BY(mutex_);
 };
 
 }  // namespace ibid

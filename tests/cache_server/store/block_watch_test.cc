@@ -83,6 +83,38 @@ void ExpectDense(const Picture& picture) {
   EXPECT_EQ(last, picture.sequence);
 }
 
+// Each event of a watcher that saw everything from an empty store on follows from the state that
+// the block's event before left: so the order of one block's events is that of its states.
+void ExpectEachFollowsFromTheLast(const Picture& picture) {
+  std::map<std::pair<NamespaceId, BlockKey>, TierSet> blocks;
+  for (const BlockEvent& event : picture.events) {
+    TierSet& tiers = blocks[{event.ns, event.key}];
+    TierSet after = tiers;
+    switch (event.change) {
+      case BlockChange::kStored:
+      case BlockChange::kPromoted:
+        EXPECT_FALSE(tiers.Has(event.tier)) << event.sequence;
+        after.Add(event.tier);
+        EXPECT_EQ(event.tiers, after) << event.sequence;
+        break;
+      case BlockChange::kDemoted:
+        EXPECT_TRUE(tiers.Has(event.tier)) << event.sequence;
+        EXPECT_FALSE(event.tiers.is_empty() || event.tiers.Has(event.tier)) << event.sequence;
+        after = event.tiers;
+        after.Add(event.tier);
+        EXPECT_EQ(tiers, after) << event.sequence;
+        break;
+      case BlockChange::kRemoved:
+        EXPECT_TRUE(tiers.Has(event.tier)) << event.sequence;
+        EXPECT_TRUE(event.tiers.is_empty()) << event.sequence;
+        break;
+      case BlockChange::kHeld:
+        ADD_FAILURE() << "the store was empty";
+    }
+    tiers = event.tiers;
+  }
+}
+
 using BlockWatchTest = StoreFixture;
 using enum BlockChange;
 
@@ -307,6 +339,17 @@ TEST_F(BlockWatchTest, AnotherEpochIsAGap) {
   EXPECT_EQ(picture.notices.front(), WatchNotice::kSnapshotBegin);
 }
 
+TEST_F(BlockWatchTest, ANumberThatWasNeverGivenIsAGap) {
+  OpenStore(HostOnly(64, 16));
+  Picture picture;
+  const auto first = WatchOf(*store_);
+  const auto watch =
+      WatchOf(*store_, {.resume_epoch = store_->incarnation(), .resume_sequence = 1'000});
+  ASSERT_TRUE(picture.Follow(*watch));
+  EXPECT_TRUE(picture.is_gap);
+  EXPECT_EQ(picture.notices.back(), WatchNotice::kSnapshotEnd);
+}
+
 TEST_F(BlockWatchTest, AWatcherThatDoesNotReadIsCutOff) {
   BlockStoreOptions options = HostOnly(64, 16);
   options.event_log_max = 8;
@@ -408,6 +451,8 @@ class Convergence {
     // One watches from an empty store; the others begin while everything changes.
     Picture first, late, broken;
     auto first_watch = WatchOf(*store_);
+    EXPECT_TRUE(first.Follow(*first_watch));
+    EXPECT_EQ(first.notices.back(), WatchNotice::kSnapshotEnd);
     std::vector<std::thread> writers, watchers;
     for (uint32_t i = 0; i < 4; ++i) writers.emplace_back([this, i] { Work(i); });
     watchers.emplace_back([&] { FollowUntilDone(&first, &first_watch, 1); });
@@ -431,6 +476,7 @@ class Convergence {
     EXPECT_EQ(late.blocks, now.blocks);
     EXPECT_EQ(broken.blocks, now.blocks);
     ExpectDense(first);
+    ExpectEachFollowsFromTheLast(first);
     const BlockStoreStats stats = store_->stats();
     EXPECT_EQ(now.CountIn(TierName::kHost), TierOf(stats, "host").blocks);
     EXPECT_EQ(now.CountIn(TierName::kDisk), TierOf(stats, "disk").blocks);
@@ -455,7 +501,7 @@ class Convergence {
 
   // Each `pieces` pieces the watch is given up and resumed; 1: never.
   void FollowUntilDone(Picture* picture, std::unique_ptr<BlockWatch>* watch, int pieces) {
-    bool is_exact = false;
+    bool is_exact = !picture->notices.empty();  // it was followed up to its snapshot's end
     for (int i = 1;; ++i) {
       const bool was_done = is_done_;
       const WatchPiece piece = (*watch)->Next();

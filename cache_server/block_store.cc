@@ -23,6 +23,7 @@
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
 #include "cache_server/residency.h"
+#include "cache_server/stats_history.h"
 #include "cache_server/store_parts.h"
 #include "core/check.h"
 #include "core/host_memory.h"
@@ -137,6 +138,36 @@ class BlockStoreImpl {
     parts.events.RunMaintenance();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
     UpdateGauges();
+    LogTierState();
+    history.AddIfDue(parts.Now(), [this] { return Sample(); });
+  }
+
+  // One line whenever the disk tier falls ill, and one when it is well again.
+  void LogTierState() {
+    if (parts.disk == nullptr) return;
+    const std::string state = parts.disk->state();
+    std::string before;
+    {
+      MutexLock lock(mutex);
+      before = std::exchange(disk_state, state);
+    }
+    if (before == state) return;
+    if (state == "ok") {
+      IBID_LOG(info, "disk tier: ok again, it was {}", before);
+    } else {
+      IBID_LOG(warn, "disk tier: {}", state);
+    }
+  }
+
+  StatsSample Sample() const {
+    const StoreCounters& counters = parts.counters;
+    return {parts.Now(),
+            counters.tier(TierName::kHost).hits.value(),
+            counters.tier(TierName::kDisk).hits.value(),
+            counters.missed_blocks.value(),
+            counters.asked_keys.value(),
+            counters.matched_keys.value(),
+            counters.published_blocks.value()};
   }
 
   void RunMaintenanceThread() {
@@ -155,9 +186,15 @@ class BlockStoreImpl {
     StoreGauges now{};
     now.is_disk_ok = 1;
     now.host_used_bytes = static_cast<double>(host.used_bytes);
+    now.host_bytes_max = static_cast<double>(host.total_bytes);
+    now.host_largest_free_bytes = static_cast<double>(host.largest_free_bytes);
     now.host_blocks = static_cast<double>(parts.counters.tier(TierName::kHost).blocks.load());
     if (parts.disk != nullptr) {
-      now.disk_used_bytes = static_cast<double>(parts.disk->usage().used_bytes);
+      const ExtentAllocator::Usage disk = parts.disk->usage();
+      now.disk_used_bytes = static_cast<double>(disk.used_bytes);
+      now.disk_bytes_max = static_cast<double>(disk.total_bytes);
+      now.disk_largest_free_bytes = static_cast<double>(disk.largest_free_bytes);
+      now.disk_read_queue_depth = static_cast<double>(parts.disk_reads_waiting.load());
       now.disk_allocated_bytes = static_cast<double>(parts.disk->allocated_bytes());
       now.disk_blocks = static_cast<double>(parts.counters.tier(TierName::kDisk).blocks.load());
       now.disk_queue_depth = static_cast<double>(parts.disk_queue.writes_count());
@@ -167,6 +204,9 @@ class BlockStoreImpl {
     now.sessions = static_cast<double>(parts.sessions.sessions_count());
     now.leases = static_cast<double>(parts.sessions.leases_count());
     now.reservations = static_cast<double>(parts.sessions.reservations_count());
+    now.namespaces = static_cast<double>(parts.namespaces.count());
+    now.distinct_keys = parts.demand.distinct_keys();
+    now.infinite_hit_ratio = parts.demand.infinite_hit_ratio();
     parts.counters.SetGauges(now);
   }
 
@@ -257,10 +297,12 @@ class BlockStoreImpl {
   DiskWriter writer;
   PublishPath publish;
   std::unique_ptr<ReadPath> read;
+  StatsHistory history;
 
   Mutex mutex;
   CondVar stopping;
   bool is_stopping IBID_GUARDED_BY(mutex) = false;
+  std::string disk_state IBID_GUARDED_BY(mutex) = "ok";  // that was logged last
   std::thread maintenance_thread;
 };
 
@@ -352,6 +394,9 @@ absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const 
     info = impl_->parts.namespaces.Open(ns, layout);
   }
   IBID_RETURN_IF_ERROR(info.status());
+  if (!(*info)->is_announced.exchange(true)) {
+    IBID_LOG(info, "namespace {} opened: {}", DigestToShortHex(ns.digest), layout.ToString());
+  }
   return (*info)->payload_bytes;
 }
 
@@ -490,6 +535,11 @@ BlockStoreStats BlockStore::stats() const {
   stats.corrupt_blocks = parts.counters.corrupt_blocks.value();
   stats.pending_writes = parts.disk_queue.writes_count();
   stats.is_recovering = impl_->recovery.is_running();
+  stats.asked_keys = parts.counters.asked_keys.value();
+  stats.matched_keys = parts.counters.matched_keys.value();
+  stats.distinct_keys = parts.demand.distinct_keys();
+  stats.infinite_hit_ratio = parts.demand.infinite_hit_ratio();
+  stats.is_refusing_blocks = parts.is_refusing_blocks;
   return stats;
 }
 
@@ -500,6 +550,16 @@ absl::StatusOr<std::unique_ptr<BlockWatch>> BlockStore::Watch(const WatchOptions
 uint64_t BlockStore::WaitForEvents(uint64_t sequence, absl::Duration timeout) {
   return impl_->parts.events.WaitFor(sequence, timeout);
 }
+
+std::vector<SessionInfo> BlockStore::Sessions(size_t count) const {
+  return impl_->parts.sessions.List(count, impl_->parts.Now());
+}
+
+std::vector<HotPrefix> BlockStore::HottestPrefixes(size_t count) const {
+  return impl_->parts.demand.prefixes().Top(count);
+}
+
+std::vector<StatsSample> BlockStore::History() const { return impl_->history.All(); }
 
 void BlockStore::RunMaintenance() { impl_->RunMaintenance(); }
 

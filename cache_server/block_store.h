@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cache_server/store_stats.h"
 #include "core/block_key.h"
 #include "core/checksum.h"
 #include "core/clock.h"
@@ -89,40 +90,6 @@ struct MatchResult {
   LeaseId lease;             // 0 when none was asked for or nothing matched
   uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each
   uint32_t disk_blocks = 0;
-};
-
-struct BlockTierStats {
-  std::string tier;
-  uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0;
-  uint64_t blocks = 0, hits = 0, evictions = 0;
-  std::string state = "ok";
-};
-
-struct BlockStoreStats {
-  std::vector<BlockTierStats> tiers;
-  uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, namespaces = 0;
-  uint64_t requested_blocks = 0, missed_blocks = 0;  // requested = hits of all tiers + missed
-  uint64_t published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0;
-  uint64_t pending_writes = 0;
-  bool is_recovering = false;
-};
-
-// What Verify has done so far. A block has up to two copies.
-struct VerifyReport {
-  uint64_t copies = 0;  // that there were at the start; some come and go meanwhile
-  uint64_t checked_copies = 0, checked_bytes = 0;
-  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0;
-  uint64_t unreadable_disk_copies = 0;
-
-  uint64_t bad_copies() const {
-    return damaged_host_copies + damaged_disk_copies + unreadable_disk_copies;
-  }
-};
-
-// What became of the blocks that only the host tier had.
-struct KeepResult {
-  uint64_t written_blocks = 0;
-  uint64_t remaining_blocks = 0;
 };
 
 class BlockStoreImpl;
@@ -272,6 +239,12 @@ class BlockStore {
   KeepResult KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
 
   BlockStoreStats stats() const;
+  // Those that hold most first. O(sessions).
+  std::vector<SessionInfo> Sessions(size_t count) const;
+  // Of the matches with a lease since the start; the most frequent first.
+  std::vector<HotPrefix> HottestPrefixes(size_t count) const;
+  // Of the last ten minutes, each two seconds, the oldest first.
+  std::vector<StatsSample> History() const;
 
   // Blocks as they come and go, from a snapshot, from now or from where another watch ended; the
   // epoch of its sequence numbers is incarnation(). Slows no other call: a watch that is not read

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_server/status_page.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -13,6 +14,9 @@ namespace {
 // What a cancelled call or a connection that is being closed may need to let go of the store's
 // memory.
 constexpr absl::Duration kHoldsTimeout = absl::Seconds(5);
+// What the page has place for.
+constexpr size_t kPrefixesShown = 10;
+constexpr size_t kSessionsShown = 20;
 
 }  // namespace
 
@@ -27,6 +31,7 @@ absl::StatusOr<std::unique_ptr<CacheServer>> CacheServer::Start(const ServerOpti
 }
 
 absl::Status CacheServer::Open(const Clock* clock) {
+  clock_ = clock == nullptr ? &steady_clock_ : clock;
   metrics_ = std::make_unique<MetricsRegistry>();
   BlockStoreOptions store_options = options_.StoreOptions();
   store_options.clock = clock;
@@ -53,6 +58,8 @@ absl::Status CacheServer::Open(const Clock* clock) {
   if (options_.http_listen.empty()) return absl::OkStatus();
   HttpPort::Handlers handlers;
   handlers["/metrics"] = [this] { return HttpReply{200, SerializeMetrics(*metrics_)}; };
+  handlers["/"] = [] { return HttpReply{200, kStatusPage, "text/html; charset=utf-8"}; };
+  handlers["/stats.json"] = [this] { return HttpReply{200, Status(), "application/json"}; };
   handlers["/healthz"] = [this] { return Health(); };
   IBID_ASSIGN_OR_RETURN(http_port_, HttpPort::Start(options_.http_listen, std::move(handlers)));
   return absl::OkStatus();
@@ -84,6 +91,24 @@ KeepResult CacheServer::Drain(absl::Duration timeout, const std::function<bool()
   service_->RefuseSessions();
   store_->RefuseBlocks();
   return store_->KeepOnDisk(timeout, is_stopped);
+}
+
+std::string CacheServer::Status() const {
+  StatusFacts facts;
+  facts.version = IBID_VERSION;
+  facts.uptime = steady_clock_.Now() - began_;
+  facts.now = clock_->Now();
+  facts.incarnation = store_->incarnation();
+  facts.store = store_->stats();
+  facts.state = is_stopping_                ? "stopping"
+                : is_draining_              ? "draining"
+                : facts.store.is_recovering ? "recovering"
+                                            : "serving";
+  facts.methods = service_->method_counts();
+  facts.history = store_->History();
+  facts.prefixes = store_->HottestPrefixes(kPrefixesShown);
+  facts.sessions = store_->Sessions(kSessionsShown);
+  return StatusJson(facts);
 }
 
 void CacheServer::Shutdown(absl::Duration timeout) {

@@ -50,9 +50,13 @@ class CacheServer {
   explicit CacheServer(const ServerOptions& options);
   absl::Status Open(const Clock* clock);
   HttpReply Health() const;
+  std::string Status() const;  // /stats.json
   void KeepBlocks(absl::Duration timeout);
 
   const ServerOptions options_;
+  const SteadyClock steady_clock_;
+  const absl::Time began_ = steady_clock_.Now();
+  const Clock* clock_ = nullptr;  // the store's
   // In the order of construction; Shutdown takes them down from the last to the first.
   std::unique_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<BlockStore> store_;

@@ -39,6 +39,8 @@ constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 // A client that misses this many heartbeats in a row has lost its session.
 constexpr int kHeartbeatsPerTtl = 5;
 constexpr uint32_t kGoldenTokensCount = 16;
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
 
 absl::Status CheckText(absl::string_view what, absl::string_view text) {
   if (text.size() <= kTextFieldBytesMax) return absl::OkStatus();
@@ -109,7 +111,25 @@ void FillStats(const BlockStoreStats& from, v1::GetStatsResponse* to) {
   to->set_corrupt_blocks(from.corrupt_blocks);
   to->set_namespaces(from.namespaces);
   to->set_is_recovering(from.is_recovering);
+  to->set_asked_keys(from.asked_keys);
+  to->set_matched_keys(from.matched_keys);
+  to->set_distinct_keys(from.distinct_keys);
+  to->set_infinite_hit_ratio(from.infinite_hit_ratio);
+  to->set_is_draining(from.is_refusing_blocks);
   to->set_pending_writes(from.pending_writes);
+}
+
+void FillMethod(const MethodCounts& from, v1::MethodStats* to) {
+  to->set_method(from.method);
+  to->set_calls(from.calls);
+  to->set_errors(from.errors);
+  to->set_calls_in_progress(from.calls_in_progress);
+  to->set_received_bytes(from.received_bytes);
+  to->set_sent_bytes(from.sent_bytes);
+  to->set_latency_seconds_sum(from.latency_seconds_sum);
+  to->mutable_latency_bounds_seconds()->Add(from.latency_bounds_seconds.begin(),
+                                            from.latency_bounds_seconds.end());
+  to->mutable_latency_counts()->Add(from.latency_counts.begin(), from.latency_counts.end());
 }
 
 // A unary call: its reactor and its record, together until the answer.
@@ -131,6 +151,9 @@ class UnaryCall {
   // REQUIRES: called once.
   ServerUnaryReactor* Answer(const absl::Status& status,
                              const google::protobuf::Message& response) {
+    if (absl::IsResourceExhausted(status)) {
+      IBID_LOG_EVERY(kLogPeriodSeconds, warn, "limit: {}", status.message());
+    }
     const grpc::Status final_status = ToGrpcStatus(status, incarnation_);
     if (status.ok()) record_.OnSent(response.ByteSizeLong());
     record_.OnDone(final_status.error_code());
@@ -185,6 +208,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     sessions_.EndAll(why);
     watches_.EndAll(why);
   }
+
+  std::vector<MethodCounts> method_counts() const override { return state_.metrics.Counts(); }
 
   bool WaitForNoHolds(absl::Duration timeout) override {
     return state_.holds->WaitForNone(timeout);
@@ -401,6 +426,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     response->set_version(version_);
     response->set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - began_));
     FillStats(store().stats(), response);
+    for (const MethodCounts& counts : state_.metrics.Counts()) {
+      FillMethod(counts, response->add_methods());
+    }
     return call.Answer(absl::OkStatus(), *response);
   }
 

@@ -9,10 +9,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
+#include "cache_server/rpc_metrics.h"
 #include "core/metrics.h"
 
 namespace ibid {
@@ -38,6 +40,9 @@ class CacheService {
   // Ends all sessions and waits with Unavailable, and refuses new sessions: the first half of a
   // graceful stop.
   virtual void Drain() = 0;
+
+  // Calls by method since the start.
+  virtual std::vector<MethodCounts> method_counts() const = 0;
 
   // After the server is shut down: true once nothing refers to the store any more, neither a call
   // nor bytes that gRPC was still sending; false after `timeout`.

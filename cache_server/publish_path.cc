@@ -198,7 +198,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     return done(absl::FailedPreconditionError("the session or the namespace is gone"));
   }
   parts_.book.Admit(TierName::kHost, slot.id, traits);
-  ++parts_.counters.tier(TierName::kHost).blocks;
+  parts_.counters.OnCopyIn(TierName::kHost, slot.id, parts_.Now());
   parts_.counters.published_blocks.Add();
   if (has_disk) {
     QueueWrite(slot, durable ? done : nullptr);

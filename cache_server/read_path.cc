@@ -87,6 +87,7 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
   blocks.payload_bytes = info->payload_bytes;
   MatchResult result = Scan(*info, chain, &blocks.ids);
   CountLookup(*info, chain, blocks.ids);
+  parts_.demand.Count(ns, chain, result.matched_count);
   if (result.matched_count == 0) return result;
   const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
   if (!lease.ok()) {
@@ -347,7 +348,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     entry.Clear(kReadFromDisk);
     parts_.events.TellCame(entry, TierName::kHost, BlockChange::kPromoted);
   }
-  ++parts_.counters.tier(TierName::kHost).blocks;
+  parts_.counters.OnCopyIn(TierName::kHost, read.id, parts_.Now());
   parts_.book.Admit(TierName::kHost, read.id, traits);
   parts_.counters.promoted_blocks.Add();
   return true;

@@ -238,7 +238,7 @@ void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
   }
   if (page.has_value()) {
     parts_.book.Insert(TierName::kDisk, id, traits.parent);
-    ++parts_.counters.tier(TierName::kDisk).blocks;
+    parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
     ++indexed_count_;
   } else {
     DropRecord(record);

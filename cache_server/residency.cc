@@ -88,12 +88,12 @@ void Residency::Finish(const Aftermath& after) {
   if (after.host_page != kNoPage) {
     parts_.book.Remove(TierName::kHost, id, after.parent, leaving);
     parts_.arena->Free(after.host_page);
-    if (after.was_host_resident) --parts_.counters.tier(TierName::kHost).blocks;
+    if (after.was_host_resident) parts_.counters.OnCopyOut(TierName::kHost, id, parts_.Now());
   }
   if (after.disk_page != kNoPage) {
     parts_.book.Remove(TierName::kDisk, id, after.parent, leaving);
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
-    --parts_.counters.tier(TierName::kDisk).blocks;
+    parts_.counters.OnCopyOut(TierName::kDisk, id, parts_.Now());
   }
   if (after.record_page != kNoPage) {
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.record_page, /*frees_slot=*/false});

@@ -1,5 +1,8 @@
 #include "cache_server/rpc_metrics.h"
 
+#include <cmath>
+#include <utility>
+
 namespace ibid {
 namespace {
 
@@ -23,6 +26,9 @@ RpcMetrics::RpcMetrics(MetricsRegistry* registry) : is_counting_(registry != nul
           &MakeCounter(*registry, "ibid_cache_service_calls_total", "Calls that have ended",
                        {{"method", method}, {"code", kCodeNames[c]}});
     }
+    metrics.calls_in_progress =
+        &MakeGauge(*registry, "ibid_cache_service_calls_in_progress",
+                   "Calls that have begun and not ended", {{"method", method}});
     metrics.latency_seconds =
         &MakeLatencyHistogram(*registry, "ibid_cache_service_latency_seconds",
                               "From a call's arrival to its end", {{"method", method}});
@@ -31,6 +37,40 @@ RpcMetrics::RpcMetrics(MetricsRegistry* registry) : is_counting_(registry != nul
     metrics.sent_bytes = &MakeCounter(*registry, "ibid_cache_service_sent_bytes_total",
                                       "Bytes of messages sent", {{"method", method}});
   }
+}
+
+std::vector<MethodCounts> RpcMetrics::Counts() const {
+  std::vector<MethodCounts> all;
+  for (size_t m = 0; m < kMethodsCount && is_counting_; ++m) {
+    const MethodMetrics& metrics = methods_[m];
+    MethodCounts counts;
+    counts.method = kMethodNames[m];
+    const auto value = [](const auto* metric) { return static_cast<uint64_t>(metric->Value()); };
+    for (size_t c = 0; c < kCodesCount; ++c) {
+      counts.calls += value(metrics.calls[c]);
+      if (c != size_t{grpc::StatusCode::OK}) counts.errors += value(metrics.calls[c]);
+    }
+    counts.calls_in_progress = value(metrics.calls_in_progress);
+    if (counts.calls + counts.calls_in_progress == 0) continue;
+    counts.received_bytes = value(metrics.received_bytes);
+    counts.sent_bytes = value(metrics.sent_bytes);
+    const prometheus::ClientMetric latency = metrics.latency_seconds->Collect();
+    counts.latency_seconds_sum = latency.histogram.sample_sum;
+    uint64_t below = 0;
+    for (const auto& bucket : latency.histogram.bucket) {
+      if (std::isfinite(bucket.upper_bound)) {
+        counts.latency_bounds_seconds.push_back(bucket.upper_bound);
+      }
+      counts.latency_counts.push_back(bucket.cumulative_count - below);
+      below = bucket.cumulative_count;
+    }
+    all.push_back(std::move(counts));
+  }
+  return all;
+}
+
+void RpcMetrics::OnBegun(RpcMethod method) {
+  if (is_counting_) of(method).calls_in_progress->Increment();
 }
 
 void RpcMetrics::OnReceived(RpcMethod method, uint64_t bytes) {
@@ -45,6 +85,7 @@ void RpcMetrics::OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration 
   if (!is_counting_) return;
   const size_t index = static_cast<size_t>(code);
   of(method).calls[index < kCodesCount ? index : size_t{grpc::StatusCode::UNKNOWN}]->Increment();
+  of(method).calls_in_progress->Decrement();
   of(method).latency_seconds->Observe(absl::ToDoubleSeconds(took));
 }
 

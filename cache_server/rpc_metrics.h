@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "core/clock.h"
@@ -24,13 +25,26 @@ enum class RpcMethod : uint8_t {
   kGetStats
 };
 
-// Families: ibid_cache_service_calls_total{method,code}, _latency_seconds{method},
-// _received_bytes_total{method}, _sent_bytes_total{method}. Thread-safe.
+// The calls of one method since the start; latency_counts has one entry more than there are bounds.
+struct MethodCounts {
+  const char* method = "";
+  uint64_t calls = 0, errors = 0, calls_in_progress = 0, received_bytes = 0, sent_bytes = 0;
+  double latency_seconds_sum = 0;
+  std::vector<double> latency_bounds_seconds;
+  std::vector<uint64_t> latency_counts;
+};
+
+// Families: ibid_cache_service_calls_total{method,code}, _calls_in_progress{method},
+// _latency_seconds{method}, _received_bytes_total{method}, _sent_bytes_total{method}. Thread-safe.
 class RpcMetrics {
  public:
   // `registry` null: nothing is counted.
   explicit RpcMetrics(MetricsRegistry* registry);
 
+  // Of the methods that were called. Empty when nothing is counted.
+  std::vector<MethodCounts> Counts() const;
+
+  void OnBegun(RpcMethod method);
   void OnReceived(RpcMethod method, uint64_t bytes);
   void OnSent(RpcMethod method, uint64_t bytes);
   void OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took);
@@ -40,6 +54,7 @@ class RpcMetrics {
   static constexpr size_t kCodesCount = 17;
   struct MethodMetrics {
     std::array<prometheus::Counter*, kCodesCount> calls{};
+    prometheus::Gauge* calls_in_progress = nullptr;
     prometheus::Histogram* latency_seconds = nullptr;
     prometheus::Counter* received_bytes = nullptr;
     prometheus::Counter* sent_bytes = nullptr;
@@ -54,7 +69,9 @@ class RpcMetrics {
 class RpcRecord {
  public:
   RpcRecord(RpcMetrics* metrics, RpcMethod method)
-      : metrics_(metrics), method_(method), began_(SteadyClock().Now()) {}
+      : metrics_(metrics), method_(method), began_(SteadyClock().Now()) {
+    metrics_->OnBegun(method_);
+  }
 
   void OnReceived(uint64_t bytes) { metrics_->OnReceived(method_, bytes); }
   void OnSent(uint64_t bytes) { metrics_->OnSent(method_, bytes); }

@@ -5,12 +5,25 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/log.h"
 #include "transport/limits.h"
 #include "transport/status_conversion.h"
 
 namespace ibid {
+namespace {
+
+// Between two log lines of one place.
+constexpr int64_t kLogPeriodSeconds = 10;
+constexpr size_t kNameBytesLogged = 64;
+
+// What a client calls itself, on one line and in quotes, whatever it is.
+std::string PrintableName(absl::string_view name) {
+  return absl::StrCat("'", absl::Utf8SafeCHexEscape(name.substr(0, kNameBytesLogged)), "'");
+}
+
+}  // namespace
 
 class SessionStream final : public SessionReactor,
                             public std::enable_shared_from_this<SessionStream> {
@@ -73,7 +86,10 @@ class SessionStream final : public SessionReactor,
       MutexLock lock(mutex_);
       session = session_;
     }
-    if (session.value != 0) state_->store->EndSession(session);
+    if (session.value != 0) {
+      state_->store->EndSession(session);
+      IBID_LOG(info, "session {:08x} ended", session.value >> 32);
+    }
     record_.OnDone(final_code_);
     streams_->Remove(self);
   }
@@ -166,7 +182,12 @@ class SessionStream final : public SessionReactor,
           absl::StrCat("Session: client_name is over kTextFieldBytesMax=", kTextFieldBytesMax));
     }
     absl::StatusOr<SessionId> session = state_->store->OpenSession(incoming_.client_name());
-    if (!session.ok()) return session.status();
+    if (!session.ok()) {
+      IBID_LOG_EVERY(kLogPeriodSeconds, warn, "session refused: {}", session.status().message());
+      return session.status();
+    }
+    IBID_LOG(info, "session {:08x} of {} opened", session->value >> 32,
+             PrintableName(incoming_.client_name()));
     MutexLock lock(mutex_);
     session_ = *session;
     return absl::OkStatus();

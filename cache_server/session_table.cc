@@ -40,7 +40,7 @@ absl::StatusOr<SessionId> SessionTable::Open(absl::string_view client_name, absl
   const SessionId id{RandomId()};
   auto session = std::make_unique<Session>();
   session->client_name = std::string(client_name);
-  session->heard_at = now;
+  session->opened_at = session->heard_at = now;
   MutexLock lock(mutex_);
   if (sessions_.size() >= sessions_max_) {
     return LimitReached("too many sessions are open", "sessions_max", sessions_max_);
@@ -163,6 +163,26 @@ void SessionTable::ExpireReservations(Session& session, absl::Time now, LetGo* l
     }
     session.reservations_by_age.pop_front();
   }
+}
+
+std::vector<SessionInfo> SessionTable::List(size_t count, absl::Time now) const {
+  MutexLock lock(mutex_);
+  std::vector<const Session*> sessions;
+  sessions.reserve(sessions_.size());
+  for (const auto& [id, session] : sessions_) sessions.push_back(session.get());
+  count = std::min(count, sessions.size());
+  const auto held = [](const Session* s) { return s->leased_blocks + s->reservations.size(); };
+  std::partial_sort(sessions.begin(), sessions.begin() + static_cast<ptrdiff_t>(count),
+                    sessions.end(), [&](const Session* a, const Session* b) {
+                      return std::pair(held(a), b->opened_at) > std::pair(held(b), a->opened_at);
+                    });
+  std::vector<SessionInfo> list;
+  for (size_t i = 0; i < count; ++i) {
+    const Session& s = *sessions[i];
+    list.push_back({s.client_name, now - s.opened_at, now - s.heard_at, s.leases.size(),
+                    s.leased_blocks, s.reservations.size()});
+  }
+  return list;
 }
 
 std::vector<SessionId> SessionTable::ids() const {

@@ -61,6 +61,8 @@ class SessionTable {
   absl::Status AddReservation(SessionId session, EntryId block, absl::Time now);
   void RemoveReservation(SessionId session, EntryId block);
 
+  // Those that hold most blocks first. O(sessions).
+  std::vector<SessionInfo> List(size_t count, absl::Time now) const;
   // All sessions there are, to be expired one by one.
   std::vector<SessionId> ids() const;
   // What of this session is over at `now`: some leases and reservations, or everything when the
@@ -80,6 +82,7 @@ class SessionTable {
   };
   struct Session {
     std::string client_name;
+    absl::Time opened_at;
     absl::Time heard_at;
     absl::Time renewed_at = absl::InfinitePast();
     absl::flat_hash_map<uint64_t, Lease> leases;

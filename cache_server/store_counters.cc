@@ -1,5 +1,7 @@
 #include "cache_server/store_counters.h"
 
+#include <iterator>
+
 namespace ibid {
 
 StoreCounters::StoreCounters(MetricsRegistry* registry) {
@@ -8,6 +10,9 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
   static constexpr const char* kTiers[] = {"host", "disk"};
   static constexpr const char* kReasons[] = {"room", "demoted", "lost"};
   for (int tier = 0; tier < 2; ++tier) {
+    tiers_[tier].residence_seconds = &MakeAgeHistogram(
+        r, "ibid_store_residence_seconds",
+        "How long copies were in the tier when they left it; sampled", {{"tier", kTiers[tier]}});
     tiers_[tier].hits.Export(&MakeCounter(r, "ibid_store_hits_total",
                                           "Acquired blocks, by the tier they came from",
                                           {{"tier", kTiers[tier]}}));
@@ -33,6 +38,10 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       &MakeCounter(r, "ibid_store_moved_blocks_total", "Blocks moved to empty an extent"));
   skipped_writes.Export(&MakeCounter(r, "ibid_store_skipped_disk_writes_total",
                                      "Blocks that were not written through"));
+  asked_keys.Export(&MakeCounter(r, "ibid_store_asked_keys_total",
+                                 "Keys of chains that were matched with a lease"));
+  matched_keys.Export(
+      &MakeCounter(r, "ibid_store_matched_keys_total", "Of the keys asked for, those found"));
   disk_write_bytes.Export(
       &MakeCounter(r, "ibid_store_disk_write_bytes_total", "Block bytes written to disk"));
   disk_read_bytes.Export(
@@ -44,17 +53,39 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
   const auto gauge = [&r](const char* name, const char* help, const MetricLabels& labels = {}) {
     return &MakeGauge(r, name, help, labels);
   };
-  gauges_ = {gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "host"}}),
-             gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "disk"}}),
-             gauge("ibid_store_disk_allocated_bytes", "Bytes that the extent files take"),
-             gauge("ibid_store_blocks", "Blocks resident", {{"tier", "host"}}),
-             gauge("ibid_store_blocks", "Blocks resident", {{"tier", "disk"}}),
-             gauge("ibid_store_pinned_bytes", "Bytes of blocks that leases or readers hold"),
-             gauge("ibid_store_sessions", "Sessions"),
-             gauge("ibid_store_leases", "Leases"),
-             gauge("ibid_store_reservations", "Blocks offered or reserved, not yet committed"),
-             gauge("ibid_store_disk_queue_depth", "Blocks that wait for the disk writer"),
-             gauge("ibid_store_disk_is_ok", "1 while the disk tier reads and writes")};
+  gauges_ = {
+      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "host"}}),
+      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "disk"}}),
+      gauge("ibid_store_disk_allocated_bytes", "Bytes that the extent files take"),
+      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "host"}}),
+      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "disk"}}),
+      gauge("ibid_store_pinned_bytes", "Bytes of blocks that leases or readers hold"),
+      gauge("ibid_store_sessions", "Sessions"),
+      gauge("ibid_store_leases", "Leases"),
+      gauge("ibid_store_reservations", "Blocks offered or reserved, not yet committed"),
+      gauge("ibid_store_disk_queue_depth", "Blocks that wait for the disk writer"),
+      gauge("ibid_store_disk_is_ok", "1 while the disk tier reads and writes"),
+      gauge("ibid_store_bytes_max", "Budget", {{"tier", "host"}}),
+      gauge("ibid_store_bytes_max", "Budget", {{"tier", "disk"}}),
+      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "host"}}),
+      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "disk"}}),
+      gauge("ibid_store_disk_read_queue_depth", "Disk reads queued or running"),
+      gauge("ibid_store_namespaces", "Namespaces known"),
+      gauge("ibid_store_distinct_keys", "Distinct keys asked for since the start, estimated"),
+      gauge("ibid_store_infinite_hit_ratio",
+            "Share of the keys asked for that a cache without end would have had, estimated")};
+}
+
+void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
+  ++tier(name).blocks;
+  tier(name).residence.OnEnter(id, now);
+}
+
+void StoreCounters::OnCopyOut(TierName name, EntryId id, absl::Time now) {
+  --tier(name).blocks;
+  const auto stay = tier(name).residence.OnLeave(id, now);
+  prometheus::Histogram* const seconds = tier(name).residence_seconds;
+  if (stay.has_value() && seconds != nullptr) seconds->Observe(absl::ToDoubleSeconds(*stay));
 }
 
 void StoreCounters::ObserveDiskRead(absl::Duration took) {
@@ -66,10 +97,26 @@ void StoreCounters::ObserveDiskWrite(absl::Duration took) {
 }
 
 void StoreCounters::SetGauges(const StoreGauges& now) {
-  const double values[] = {now.host_used_bytes,  now.disk_used_bytes, now.disk_allocated_bytes,
-                           now.host_blocks,      now.disk_blocks,     now.pinned_bytes,
-                           now.sessions,         now.leases,          now.reservations,
-                           now.disk_queue_depth, now.is_disk_ok};
+  const double values[] = {now.host_used_bytes,
+                           now.disk_used_bytes,
+                           now.disk_allocated_bytes,
+                           now.host_blocks,
+                           now.disk_blocks,
+                           now.pinned_bytes,
+                           now.sessions,
+                           now.leases,
+                           now.reservations,
+                           now.disk_queue_depth,
+                           now.is_disk_ok,
+                           now.host_bytes_max,
+                           now.disk_bytes_max,
+                           now.host_largest_free_bytes,
+                           now.disk_largest_free_bytes,
+                           now.disk_read_queue_depth,
+                           now.namespaces,
+                           now.distinct_keys,
+                           now.infinite_hit_ratio};
+  static_assert(std::size(values) == kGaugesCount);
   for (size_t i = 0; i < gauges_.size(); ++i) {
     if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);
   }

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "cache_server/eviction_book.h"
+#include "cache_server/residence_samples.h"
 #include "core/metrics.h"
 
 namespace ibid {
@@ -36,18 +37,25 @@ enum class EvictionReason {
 };  // has another copy; written first; the last copy
 
 struct TierCounters {
+  static constexpr size_t kResidenceSamplesMax = 4'096;
+
   Tally hits;
   std::array<Tally, 3> evictions;  // by EvictionReason
   std::atomic<int64_t> blocks{0};
+  ResidenceSamples residence{kResidenceSamplesMax};
+  prometheus::Histogram* residence_seconds = nullptr;
 
   uint64_t evictions_count() const {
     return evictions[0].value() + evictions[1].value() + evictions[2].value();
   }
 };
 
+// In the order of the gauges in store_counters.cc.
 struct StoreGauges {
   double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks,
-      pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok;
+      pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok, host_bytes_max,
+      disk_bytes_max, host_largest_free_bytes, disk_largest_free_bytes, disk_read_queue_depth,
+      namespaces, distinct_keys, infinite_hit_ratio;
 };
 
 class StoreCounters {
@@ -61,6 +69,9 @@ class StoreCounters {
   uint64_t requested_blocks() const {
     return tiers_[0].hits.value() + tiers_[1].hits.value() + missed_blocks.value();
   }
+  // A copy of the block came into the tier, or has left it.
+  void OnCopyIn(TierName name, EntryId id, absl::Time now);
+  void OnCopyOut(TierName name, EntryId id, absl::Time now);
   void ObserveDiskRead(absl::Duration took);
   void ObserveDiskWrite(absl::Duration took);
   void SetGauges(const StoreGauges& now);
@@ -70,6 +81,8 @@ class StoreCounters {
   Tally rejected_blocks;
   Tally corrupt_blocks;
   Tally verified_copies;
+  Tally asked_keys;    // of chains that were matched with a lease: there or not
+  Tally matched_keys;  // of these, what was there
   Tally promoted_blocks;
   Tally moved_blocks;    // to empty an extent for another slot size
   Tally skipped_writes;  // write-throughs that the full queue, or a broken disk, left out
@@ -81,7 +94,8 @@ class StoreCounters {
   TierCounters tiers_[2];
   prometheus::Histogram* disk_read_seconds_ = nullptr;
   prometheus::Histogram* disk_write_seconds_ = nullptr;
-  std::array<prometheus::Gauge*, 11> gauges_{};
+  static constexpr size_t kGaugesCount = sizeof(StoreGauges) / sizeof(double);
+  std::array<prometheus::Gauge*, kGaugesCount> gauges_{};
 };
 
 }  // namespace ibid

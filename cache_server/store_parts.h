@@ -8,6 +8,7 @@
 
 #include "cache_server/block_index.h"
 #include "cache_server/block_store.h"
+#include "cache_server/demand.h"
 #include "cache_server/disk_tier.h"
 #include "cache_server/disk_work_queue.h"
 #include "cache_server/event_log.h"
@@ -43,6 +44,7 @@ struct StoreParts {
   const std::unique_ptr<DiskTier> disk;  // null: none
   StoreCounters counters;
   EventLog events;
+  Demand demand{counters};
   NamespaceTable namespaces;
   SessionTable sessions;
   BlockIndex index;

@@ -99,6 +99,16 @@ ServerStats ToServerStats(const std::string& address, const CacheStats& from) {
   to.corrupt_blocks = from.corrupt_blocks;
   to.namespaces = from.namespaces;
   to.pending_writes = from.pending_writes;
+  to.asked_keys = from.asked_keys;
+  to.matched_keys = from.matched_keys;
+  to.distinct_keys = from.distinct_keys;
+  to.infinite_hit_ratio = from.infinite_hit_ratio;
+  to.is_draining = from.is_draining;
+  for (const CacheStats::Method& m : from.methods) {
+    to.methods.push_back({m.method, m.calls, m.errors, m.calls_in_progress, m.received_bytes,
+                          m.sent_bytes, m.latency_seconds_sum, m.latency_bounds_seconds,
+                          m.latency_counts});
+  }
   to.is_recovering = from.is_recovering;
   return to;
 }

@@ -133,8 +133,18 @@ struct ServerStats {
   std::vector<Tier> tiers;
   uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0,
            missed_blocks = 0, published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0,
-           namespaces = 0, pending_writes = 0;
-  bool is_recovering = false;
+           namespaces = 0, pending_writes = 0, asked_keys = 0, matched_keys = 0;
+  double distinct_keys = 0, infinite_hit_ratio = 0;  // estimates
+  bool is_recovering = false, is_draining = false;
+  // Calls of one method since the server's start.
+  struct Method {
+    std::string method;
+    uint64_t calls = 0, errors = 0, calls_in_progress = 0, received_bytes = 0, sent_bytes = 0;
+    double latency_seconds_sum = 0;
+    std::vector<double> latency_bounds_seconds;
+    std::vector<uint64_t> latency_counts;  // by bucket; one more than there are bounds
+  };
+  std::vector<Method> methods;
 };
 
 class StoreWatch;  // store_watch.h

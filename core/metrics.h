@@ -25,6 +25,10 @@ prometheus::Histogram& MakeLatencyHistogram(MetricsRegistry& registry, const std
                                             const std::string& help,
                                             const MetricLabels& labels = {});
 
+// Buckets from 0.1 s to 12 days, four times each.
+prometheus::Histogram& MakeAgeHistogram(MetricsRegistry& registry, const std::string& name,
+                                        const std::string& help, const MetricLabels& labels = {});
+
 // The text that `/metrics` answers.
 std::string SerializeMetrics(const MetricsRegistry& registry);
 

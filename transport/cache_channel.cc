@@ -55,6 +55,23 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
   stats.namespaces = from.namespaces();
   stats.pending_writes = from.pending_writes();
   stats.is_recovering = from.is_recovering();
+  stats.asked_keys = from.asked_keys();
+  stats.matched_keys = from.matched_keys();
+  stats.distinct_keys = from.distinct_keys();
+  stats.infinite_hit_ratio = from.infinite_hit_ratio();
+  stats.is_draining = from.is_draining();
+  for (const v1::MethodStats& method : from.methods()) {
+    stats.methods.push_back(
+        {method.method(),
+         method.calls(),
+         method.errors(),
+         method.calls_in_progress(),
+         method.received_bytes(),
+         method.sent_bytes(),
+         method.latency_seconds_sum(),
+         {method.latency_bounds_seconds().begin(), method.latency_bounds_seconds().end()},
+         {method.latency_counts().begin(), method.latency_counts().end()}});
+  }
   return stats;
 }
 

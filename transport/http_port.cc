@@ -36,10 +36,10 @@ void Send(mg_connection* connection, const HttpReply& reply) {
                        : reply.code == 405 ? "Method Not Allowed"
                                            : "Service Unavailable";
   mg_printf(connection,
-            "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; "
-            "charset=utf-8\r\nContent-Length: %zu\r\n"
+            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+            "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
             "Connection: close\r\n\r\n",
-            reply.code, reason, reply.body.size());
+            reply.code, reason, reply.content_type, reply.body.size());
   mg_write(connection, reply.body.data(), reply.body.size());
 }
 

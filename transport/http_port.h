@@ -1,5 +1,5 @@
-// A small HTTP port for Prometheus and health probes, by CivetWeb. It answers GET of fixed paths
-// with texts; nothing else.
+// A small HTTP port for Prometheus, health probes and people, by CivetWeb. It answers GET of fixed
+// paths with texts; nothing else.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@ namespace ibid {
 struct HttpReply {
   int code = 200;
   std::string body;
+  const char* content_type = "text/plain; version=0.0.4; charset=utf-8";  // static storage
 };
 
 // Serves from Start until it dies. Thread-safe.

@@ -133,6 +133,31 @@ TEST_F(RunningProgramTest, ServesAndStopsOnSigtermWithItsSessionsOpen) {
   EXPECT_EQ(log.find("serving on", first + 1), std::string::npos) << log;
 }
 
+// One line an event, whatever a client calls itself.
+TEST_F(RunningProgramTest, TheLogHasOneLineForEachEvent) {
+  Start({});
+  const auto channel = Channel();
+  NamespaceSpec spec;
+  spec.model = "demo";
+  spec.layout =
+      "layers=1;kv_heads=1;k_dim=64;v_dim=64;dtype=bf16;block_tokens=16;order=hnd;scales=none";
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(channel->OpenNamespace(spec, absl::Seconds(20)).ok());
+  ASSERT_TRUE(
+      channel->OpenSession("evil\nname\x1b[2J", absl::Seconds(20), [](absl::Status) {}).ok());
+  EXPECT_EQ(process->Terminate(), 0);
+  const std::string log = ReadWholeFile(folder / "log");
+  const auto lines_with = [&](const std::string& text) {
+    int count = 0;
+    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(lines_with(" opened: layers=1;"), 1) << log;
+  EXPECT_EQ(lines_with(" of 'evil\\nname\\x1b[2J' opened\n"), 1) << log;
+  EXPECT_EQ(lines_with(" ended\n"), 1) << log;
+  EXPECT_EQ(lines_with("SIGTERM: stopping\n"), 1) << log;
+  EXPECT_EQ(log.find('\x1b'), std::string::npos);
+}
+
 TEST_F(RunningProgramTest, ReadsFlagsFromAFile) {
   std::ofstream(folder / "flags") << "--lease_ttl=7s\n--session_ttl=60s\n";
   Start({"--flagfile=" + (folder / "flags")});

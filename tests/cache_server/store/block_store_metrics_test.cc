@@ -1,0 +1,244 @@
+// 43: the store's counts against a ground truth that is kept beside it while a random trace is
+// replayed, in each combination of tiers. hits of all tiers + misses = requested, always.
+#include <map>
+#include <random>
+#include <set>
+
+#include "core/metrics.h"
+#include "tests/cache_server/store/store_harness.h"
+
+namespace ibid {
+namespace {
+
+struct Tiers {
+  const char* name;
+  size_t host_pages, disk_pages;  // 0: no disk tier
+  DiskWriteMode mode;
+  bool can_evict;
+};
+
+void PrintTo(const Tiers& tiers, std::ostream* out) { *out << tiers.name; }
+
+class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Tiers> {
+ protected:
+  static constexpr uint32_t kConversations = 24;
+
+  void Open() {
+    const Tiers& tiers = GetParam();
+    BlockStoreOptions options = tiers.disk_pages == 0
+                                    ? HostOnly(tiers.host_pages, 16)
+                                    : WithDisk(tiers.host_pages, tiers.disk_pages, 16);
+    options.disk_write = tiers.mode;
+    options.metrics = &registry_;
+    OpenStore(options);
+    WaitForRecovery();
+  }
+
+  // The one number of a line of /metrics; -1 when there is none.
+  double Metric(const std::string& line) {
+    store_->RunMaintenance();
+    const std::string text = SerializeMetrics(registry_);
+    const size_t at = text.find("\n" + line + " ");
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + line.size() + 2));
+  }
+
+  // Where the index says that the block is, without touching it.
+  std::string TierOfBlock(const BlockKey& key) {
+    const auto probe = store_->Match({}, ns_, {&key, 1}, {});
+    if (!probe.ok() || probe->matched_count == 0) return "";
+    return probe->host_blocks == 1 ? "host" : "disk";
+  }
+
+  // What one reader does: match with a lease, fetch what was found and some that was not, publish
+  // the rest.
+  void Request(const std::vector<ChainLink>& chain) {
+    const std::vector<BlockKey> keys = KeysOf(chain);
+    asked_keys_ += keys.size();
+    for (const BlockKey& key : keys) asked_.insert(key);
+    const auto match = store_->Match(session_, ns_, keys, {.lease = true});
+    ASSERT_TRUE(match.ok()) << match.status();
+    matched_keys_ += match->matched_count;
+    const size_t fetched = std::min<size_t>(keys.size(), match->matched_count + random_() % 3);
+    for (size_t i = 0; i < fetched; ++i) FetchOne(keys[i], i < match->matched_count);
+    store_->ReleaseLeases(session_, {&match->lease, 1});
+    PublishMissing(chain, match->matched_count);
+  }
+
+  void FetchOne(const BlockKey& key, bool is_leased) {
+    const std::string expected = TierOfBlock(key);
+    const auto ref = AcquireOne(key);
+    ++requested_;
+    if (is_leased) {
+      ASSERT_TRUE(ref.ok()) << "a leased block stays: " << ref.status();
+    }
+    ASSERT_EQ(ref.ok() ? std::string(ref->tier()) : "", expected);
+    if (!GetParam().can_evict) {
+      ASSERT_EQ(ref.ok(), published_.count(key) == 1);
+    }
+    if (ref.ok()) {
+      ASSERT_TRUE(HasRightBytes(*ref, key));
+    }
+    ++served_[expected];
+  }
+
+  void PublishMissing(const std::vector<ChainLink>& chain, size_t from) {
+    for (size_t i = from; i < chain.size(); ++i) {
+      const absl::Status status = PublishOne(chain[i]);
+      if (!status.ok()) continue;
+      published_.insert(chain[i].key);
+      ++published_count_;
+    }
+    // The model knows no time: what goes to disk has arrived.
+    store_->RunMaintenance();
+    ASSERT_TRUE(Flush());
+  }
+
+  MetricsRegistry registry_;
+  std::mt19937 random_{7};
+  std::map<std::string, uint64_t> served_;  // by tier; "": a miss
+  std::set<BlockKey> published_, asked_;
+  uint64_t requested_ = 0, published_count_ = 0, asked_keys_ = 0, matched_keys_ = 0;
+};
+
+TEST_P(MetricsTest, TheCountsAreThoseOfTheTrace) {
+  Open();
+  for (int i = 0; i < 300; ++i) {
+    Request(ChainOf(ns_, random_() % kConversations, 1 + random_() % 12, /*shared=*/2));
+    if (HasFatalFailure()) return;
+    const BlockStoreStats stats = store_->stats();
+    ASSERT_EQ(Host().hits + Disk().hits + stats.missed_blocks, stats.requested_blocks);
+  }
+  const BlockStoreStats stats = store_->stats();
+  EXPECT_EQ(stats.requested_blocks, requested_);
+  EXPECT_EQ(stats.missed_blocks, served_[""]);
+  EXPECT_EQ(Host().hits, served_["host"]);
+  EXPECT_EQ(Disk().hits, served_["disk"]);
+  EXPECT_EQ(stats.published_blocks, published_count_);
+  EXPECT_EQ(stats.asked_keys, asked_keys_);
+  EXPECT_EQ(stats.matched_keys, matched_keys_);
+  EXPECT_NEAR(stats.distinct_keys / static_cast<double>(asked_.size()), 1, 0.03);
+  EXPECT_EQ(stats.pinned_bytes, 0u);
+  // A trace that meets every case, or the above says little.
+  EXPECT_GT(served_[""], 20u);
+  EXPECT_GT(served_["host"], 20u);
+  if (GetParam().disk_pages > 0) {
+    EXPECT_GT(served_["disk"], 20u);
+  }
+
+  EXPECT_EQ(Metric("ibid_store_hits_total{tier=\"host\"}"), served_["host"]);
+  EXPECT_EQ(Metric("ibid_store_hits_total{tier=\"disk\"}"), served_["disk"]);
+  EXPECT_EQ(Metric("ibid_store_misses_total"), served_[""]);
+  EXPECT_EQ(Metric("ibid_store_published_blocks_total"), published_count_);
+  EXPECT_EQ(Metric("ibid_store_asked_keys_total"), asked_keys_);
+  EXPECT_EQ(Metric("ibid_store_matched_keys_total"), matched_keys_);
+}
+
+// What came into a tier left it or is there: by the blocks, the evictions and the residence times.
+TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
+  Open();
+  for (int i = 0; i < 200; ++i) {
+    Request(ChainOf(ns_, random_() % kConversations, 1 + random_() % 12, /*shared=*/2));
+    if (HasFatalFailure()) return;
+    clock_.Advance(absl::Milliseconds(100));
+    ASSERT_TRUE(store_->KeepAlive(session_, false).ok());
+  }
+  for (const std::string tier : {"host", "disk"}) {
+    const auto of = [&](const std::string& name) {
+      return Metric("ibid_store_" + name + "{tier=\"" + tier + "\"}");
+    };
+    double evicted = 0;
+    for (const std::string reason : {"room", "demoted", "lost"}) {
+      evicted +=
+          Metric("ibid_store_evictions_total{reason=\"" + reason + "\",tier=\"" + tier + "\"}");
+    }
+    const BlockTierStats stats = tier == "host" ? Host() : Disk();
+    EXPECT_EQ(evicted, stats.evictions);
+    EXPECT_EQ(of("residence_seconds_count"), evicted) << "nothing was dropped";
+    EXPECT_EQ(evicted > 0, of("residence_seconds_sum") > 0);
+    EXPECT_EQ(of("blocks"), stats.blocks);
+    EXPECT_EQ(of("used_bytes"), stats.used_bytes);
+    EXPECT_EQ(of("bytes_max"), stats.bytes_max);
+    EXPECT_EQ(of("largest_free_bytes"), stats.largest_free_bytes);
+    const double came = tier == "host" ? Metric("ibid_store_published_blocks_total") +
+                                             Metric("ibid_store_promoted_blocks_total")
+                                       : Metric("ibid_store_disk_write_bytes_total") / 4096;
+    EXPECT_EQ(came, evicted + stats.blocks);
+  }
+  EXPECT_EQ(Metric("ibid_store_leases"), 0);
+  EXPECT_EQ(Metric("ibid_store_sessions"), 1);
+  EXPECT_EQ(Metric("ibid_store_namespaces"), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllTiers, MetricsTest,
+    ::testing::Values(Tiers{"HostOnly", 512, 0, DiskWriteMode::kThrough, false},
+                      Tiers{"TinyHost", 64, 0, DiskWriteMode::kThrough, true},
+                      Tiers{"HostAndDiskThrough", 64, 512, DiskWriteMode::kThrough, true},
+                      Tiers{"HostAndDiskOnDemotion", 64, 512, DiskWriteMode::kOnDemotion, true},
+                      Tiers{"BothTiny", 48, 96, DiskWriteMode::kThrough, true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+using StatsTest = StoreFixture;
+
+TEST_F(StatsTest, AProbeIsNobodysDemand) {
+  OpenStore(HostOnly(64, 16));
+  const auto chain = ChainOf(ns_, 1, 5);
+  PublishChain(chain);
+  Matched(chain);
+  EXPECT_EQ(store_->stats().asked_keys, 0u);
+  EXPECT_TRUE(store_->HottestPrefixes(10).empty());
+  ASSERT_TRUE(store_->Match(session_, ns_, KeysOf(chain), {.lease = true}).ok());
+  EXPECT_EQ(store_->stats().asked_keys, 5u);
+  const auto hottest = store_->HottestPrefixes(10);
+  ASSERT_EQ(hottest.size(), 1u);
+  EXPECT_EQ(hottest[0].first, chain[0].key);
+  EXPECT_EQ(hottest[0].ns, ns_);
+  EXPECT_EQ(hottest[0].longest_match, 5u);
+}
+
+TEST_F(StatsTest, SessionsAreListedByWhatTheyHold) {
+  OpenStore(HostOnly(64, 16));
+  const auto chain = ChainOf(ns_, 1, 5);
+  PublishChain(chain);
+  clock_.Advance(absl::Seconds(2));
+  const SessionId holder = *store_->OpenSession("holder");
+  ASSERT_TRUE(store_->Match(holder, ns_, KeysOf(chain), {.lease = true}).ok());
+  clock_.Advance(absl::Seconds(3));
+  const auto sessions = store_->Sessions(10);
+  ASSERT_EQ(sessions.size(), 2u);
+  EXPECT_EQ(sessions[0].client_name, "holder");
+  EXPECT_EQ(sessions[0].age, absl::Seconds(3));
+  EXPECT_EQ(sessions[0].silence, absl::Seconds(3));
+  EXPECT_EQ(sessions[0].leases, 1u);
+  EXPECT_EQ(sessions[0].leased_blocks, 5u);
+  EXPECT_EQ(sessions[1].client_name, "test");
+  EXPECT_EQ(sessions[1].age, absl::Seconds(5));
+  EXPECT_EQ(store_->Sessions(1).size(), 1u);
+}
+
+TEST_F(StatsTest, TheHistoryIsTenMinutesOfSamples) {
+  OpenStore(HostOnly(64, 16));
+  const auto chain = ChainOf(ns_, 1, 5);
+  store_->RunMaintenance();
+  PublishChain(chain);
+  clock_.Advance(absl::Seconds(1));
+  store_->RunMaintenance();
+  EXPECT_EQ(store_->History().size(), 1u) << "not yet due";
+  clock_.Advance(absl::Seconds(1));
+  store_->RunMaintenance();
+  auto history = store_->History();
+  ASSERT_EQ(history.size(), 2u);
+  EXPECT_EQ(history[0].published_blocks, 0u);
+  EXPECT_EQ(history[1].published_blocks, 5u);
+  EXPECT_EQ(history[1].at - history[0].at, absl::Seconds(2));
+  for (int i = 0; i < 400; ++i) {
+    clock_.Advance(absl::Seconds(2));
+    store_->RunMaintenance();
+  }
+  history = store_->History();
+  EXPECT_EQ(history.size(), 300u);
+  EXPECT_EQ(history.back().at - history.front().at, absl::Seconds(598));
+}
+
+}  // namespace
+}  // namespace ibid

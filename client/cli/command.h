@@ -32,7 +32,7 @@ struct Command {
 };
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand,
-    kVerifyCommand, kFlushCommand, kDrainCommand, kWatchCommand;
+    kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kWatchCommand;
 
 CommandLineSpec SpecOf(const Command& command);
 // Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are

@@ -53,7 +53,7 @@ ABSL_FLAG(bool, snapshot, true, "begin with what is stored; --nosnapshot: only w
 // --for: see CommandLineSpec.
 ABSL_FLAG(absl::Duration, for_, absl::InfiniteDuration(),
           "how long to watch, as 10s; inf: for ever");
-ABSL_FLAG(uint64_t, count, 0, "end after so many lines; 0: do not");
+ABSL_FLAG(uint64_t, count, 0, "end after so many lines (top: pictures); 0: do not");
 
 ABSL_FLAG(std::string, prompt, "", "the prompt's text");
 ABSL_FLAG(std::string, prompt_file, "", "file with the prompt's text; - is standard input");

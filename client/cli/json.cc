@@ -39,6 +39,11 @@ ordered_json ToJson(const ServerStats& stats) {
   json["corrupt_blocks"] = stats.corrupt_blocks;
   json["namespaces"] = stats.namespaces;
   json["pending_writes"] = stats.pending_writes;
+  json["asked_keys"] = stats.asked_keys;
+  json["matched_keys"] = stats.matched_keys;
+  json["distinct_keys"] = stats.distinct_keys;
+  json["infinite_hit_ratio"] = stats.infinite_hit_ratio;
+  json["is_draining"] = stats.is_draining;
   return json;
 }
 

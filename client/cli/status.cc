@@ -57,15 +57,30 @@ void PrintServer(const ServerStats& server) {
                server.address, server.version,
                absl::FormatDuration(absl::Seconds(static_cast<int64_t>(server.uptime_seconds))),
                server.sessions, server.namespaces,
-               server.is_recovering ? ", still reading its disk directory" : "");
+               server.is_draining     ? ", draining"
+               : server.is_recovering ? ", still reading its disk directory"
+                                      : "");
   for (const ServerStats::Tier& tier : server.tiers) {
     absl::PrintF("  %-5s %s %9s of %9s  %9d blocks  %9d hits  %s\n", tier.tier,
                  Bar(tier.used_bytes, tier.bytes_max), Bytes(tier.used_bytes),
                  Bytes(tier.bytes_max), tier.blocks, tier.hits, tier.state);
   }
-  absl::PrintF("  blocks asked for %d, found %s; published %d\n", server.requested_blocks,
+  std::string by_tier;
+  for (const ServerStats::Tier& tier : server.tiers) {
+    absl::StrAppend(&by_tier, ", ", Share(tier.hits, server.requested_blocks), " from ", tier.tier);
+  }
+  absl::PrintF("  blocks asked for %d, found %s%s; published %d, rejected %d, corrupt %d\n",
+               server.requested_blocks,
                Share(server.requested_blocks - server.missed_blocks, server.requested_blocks),
-               server.published_blocks);
+               by_tier, server.published_blocks, server.rejected_blocks, server.corrupt_blocks);
+  if (server.asked_keys > 0) {
+    absl::PrintF(
+        "  matches asked for %d keys and found %s; an endless cache would have had %.1f%%\n",
+        server.asked_keys, Share(server.matched_keys, server.asked_keys),
+        100 * server.infinite_hit_ratio);
+  }
+  absl::PrintF("  %d leases hold %s, %d blocks reserved, %d on their way to disk\n", server.leases,
+               Bytes(server.pinned_bytes), server.reservations, server.pending_writes);
 }
 
 void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats>& worker) {

@@ -110,6 +110,23 @@ TEST_F(CliTest, StatusShowsServersAndTheWorker) {
   EXPECT_THAT(Ibid({"stats"}).out, HasSubstr("host.evictions"));
 }
 
+TEST_F(CliTest, TopShowsTheLastSecondAsLinesAndAsJson) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
+  const RunResult text = Ibid({"top", "--count=1"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("serving"));
+  EXPECT_THAT(text.out, HasSubstr("4 blocks"));
+  EXPECT_THAT(text.out, HasSubstr("sessions"));
+  EXPECT_EQ(text.out.find('\x1b'), std::string::npos) << "no terminal, no colours";
+  const RunResult lines = Ibid({"top", "--count=2", "--json"});
+  EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 2);
+  const auto json = nlohmann::json::parse(lines.out.substr(0, lines.out.find('\n')));
+  EXPECT_EQ(json["servers"][0]["published_blocks"], 4);
+  EXPECT_EQ(json["servers"][0]["last_interval"]["published_blocks"], 0);
+  EXPECT_GT(json["servers"][0]["last_interval"]["methods"]["GetStats"]["calls_per_second"], 0);
+  EXPECT_EQ(Ibid({"top", "--count=1", "--servers=127.0.0.1:1"}, false).exit_code, 3);
+}
+
 TEST_F(CliTest, VerifyShowsLinesWhereThereIsNoTerminalAndTheResultAsJson) {
   PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
   const RunResult text = Ibid({"verify"});

@@ -18,7 +18,7 @@ ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
 ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
           "When blocks go to disk: through (in the background after each publish) or on_demotion.");
 ABSL_FLAG(std::string, eviction_policy, ibid::ServerOptions().eviction_policy,
-          "Which block leaves a full tier: hazard (learned), or lru.");
+          "Which block leaves a full tier: hazard (learned), lru, arc, s3fifo-10 or s3fifo-60.");
 ABSL_FLAG(
     ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
     "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");

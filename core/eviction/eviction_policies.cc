@@ -3,14 +3,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/eviction/arc_policy.h"
 #include "core/eviction/eviction_policy.h"
 #include "core/eviction/hazard_policy.h"
 #include "core/eviction/lru_policy.h"
+#include "core/eviction/s3fifo_policy.h"
 
 namespace ibid {
 namespace {
 
-constexpr std::array<absl::string_view, 2> kNames = {"hazard", "lru"};
+constexpr std::array<absl::string_view, 5> kNames = {"hazard", "lru", "arc", "s3fifo-10",
+                                                     "s3fifo-60"};
 
 }  // namespace
 
@@ -21,6 +24,9 @@ absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(absl::string_
   std::unique_ptr<EvictionPolicy> policy;
   if (name == "lru") policy = std::make_unique<LruPolicy>(lists);
   if (name == "hazard") policy = std::make_unique<HazardPolicy>(lists);
+  if (name == "arc") policy = std::make_unique<ArcPolicy>(lists);
+  if (name == "s3fifo-10") policy = std::make_unique<S3FifoPolicy>(lists, /*small_percent=*/10);
+  if (name == "s3fifo-60") policy = std::make_unique<S3FifoPolicy>(lists, /*small_percent=*/60);
   if (policy != nullptr) return policy;
   return absl::InvalidArgumentError(absl::StrCat("unknown eviction policy \"", name,
                                                  "\"; use one of ", absl::StrJoin(kNames, ", ")));

@@ -86,6 +86,10 @@ class Reader {
                        bool* takes_next) {
     absl::string_view name = argument;
     if ((!absl::ConsumePrefix(&name, "--") && !absl::ConsumePrefix(&name, "-")) || name.empty()) {
+      if (spec_.takes_operands && name == argument && !name.empty()) {
+        result_.operands.emplace_back(argument);
+        return absl::OkStatus();
+      }
       return Usage(absl::StrCat("unexpected argument '", argument, "': flags start with --"));
     }
     if (const size_t equals = name.find('='); equals != absl::string_view::npos) {

@@ -19,14 +19,16 @@ struct CommandLineSpec {
   std::string version;             // what --version prints after the program
   std::string help;                // what --help prints before the flags; ends with a line's end
   std::vector<std::string> flags;  // as typed, in the order of --help
+  bool takes_operands = false;     // arguments that are no flags
 };
 
 // The flags that `source_file`, a __FILE__, defines, by name.
 std::vector<std::string> FlagsDefinedIn(absl::string_view source_file);
 
 struct CommandLine {
-  std::set<std::string> given;  // the flags that it sets, as typed
-  std::string answer;           // what --help or --version asks for; empty: the program shall run
+  std::set<std::string> given;        // the flags that it sets, as typed
+  std::vector<std::string> operands;  // in their order
+  std::string answer;  // what --help or --version asks for; empty: the program shall run
 };
 
 // Sets the flags of `spec` from `arguments`, a later one over an earlier one. Understands

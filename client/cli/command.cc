@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <set>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
@@ -19,15 +18,16 @@
 namespace ibid::cli {
 namespace {
 
-const std::vector<std::string>& CommonFlags() {
-  static const std::vector<std::string> flags = {"servers", "timeout",  "json",   "log_level",
-                                                 "tls_ca",  "tls_cert", "tls_key"};
-  return flags;
+const std::vector<std::string>& CommonFlags(bool is_local) {
+  static const std::vector<std::string> local = {"json", "log_level"};
+  static const std::vector<std::string> all = {"servers", "timeout",  "json",   "log_level",
+                                               "tls_ca",  "tls_cert", "tls_key"};
+  return is_local ? local : all;
 }
 
-std::set<std::string>& GivenFlags() {
-  static std::set<std::string> given;
-  return given;
+CommandLine& TheCommandLine() {
+  static CommandLine line;
+  return line;
 }
 
 std::string Addresses() { return absl::StrJoin(absl::GetFlag(FLAGS_servers), ","); }
@@ -43,12 +43,14 @@ CommandLineSpec SpecOf(const Command& command) {
       "\nExit codes: 0 done; 1 the answer is nothing; 2 wrong usage; 3 a server or worker does not "
       "answer; 4 it answered with an error.\n");
   spec.flags = command.flags;
-  spec.flags.insert(spec.flags.end(), CommonFlags().begin(), CommonFlags().end());
+  const std::vector<std::string>& common = CommonFlags(command.is_local);
+  spec.flags.insert(spec.flags.end(), common.begin(), common.end());
+  spec.takes_operands = command.takes_operands;
   return spec;
 }
 
 void ReadFlags(const Command& command, const std::vector<std::string>& arguments) {
-  GivenFlags() = ReadCommandLine(SpecOf(command), arguments).given;
+  TheCommandLine() = ReadCommandLine(SpecOf(command), arguments);
   for (const char* name : {"prompt", "text", "stop", "salt", "adapter"}) {
     if (IsGiven(name) && !IsUtf8(absl::FindCommandLineFlag(name)->CurrentValue())) {
       std::exit(FailUsage(command, absl::StrCat("--", name, ": is not UTF-8 text")));
@@ -60,7 +62,9 @@ void ReadFlags(const Command& command, const std::vector<std::string>& arguments
   }
 }
 
-bool IsGiven(const std::string& flag) { return GivenFlags().count(flag) > 0; }
+bool IsGiven(const std::string& flag) { return TheCommandLine().given.count(flag) > 0; }
+
+const std::vector<std::string>& Operands() { return TheCommandLine().operands; }
 
 std::string ProgramHelp(const std::vector<const Command*>& commands) {
   std::string text =

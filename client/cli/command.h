@@ -29,10 +29,12 @@ struct Command {
   const char* help;                // what it does, and an example
   std::vector<std::string> flags;  // besides those of every command
   int (*run)(const Command& command);
+  bool is_local = false;        // it asks no server, and takes no flag about them
+  bool takes_operands = false;  // see Operands
 };
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand,
-    kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kWatchCommand;
+    kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kWatchCommand, kReplayCommand;
 
 CommandLineSpec SpecOf(const Command& command);
 // Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are
@@ -40,6 +42,8 @@ CommandLineSpec SpecOf(const Command& command);
 void ReadFlags(const Command& command, const std::vector<std::string>& arguments);
 // The flag was on the command line.
 bool IsGiven(const std::string& flag);
+// What the command line has besides flags, in its order.
+const std::vector<std::string>& Operands();
 std::string ProgramHelp(const std::vector<const Command*>& commands);
 
 // By the flags --servers, --worker, --timeout and --tls_*. `fallback`: the timeout where none was

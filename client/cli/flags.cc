@@ -44,7 +44,8 @@ ABSL_FLAG(std::string, salt, "", "KV is shared only between requests of the same
 ABSL_FLAG(std::string, keys, "", "block keys of 64 hexadecimal digits each, comma-separated");
 ABSL_FLAG(std::string, tokens, "", "token ids, comma-separated");
 ABSL_FLAG(std::string, text, "", "text, which the worker turns into token ids");
-ABSL_FLAG(uint32_t, block_tokens, 0, "tokens in a block; 0: what the worker says");
+ABSL_FLAG(uint32_t, block_tokens, 0,
+          "tokens in a block; 0: what the worker says, and 512 in a replay");
 
 ABSL_FLAG(bool, everything, false, "every block of every namespace; needs --yes");
 ABSL_FLAG(bool, yes, false, "yes, really");
@@ -71,3 +72,16 @@ ABSL_FLAG(std::string, store, "rw", "use of the store: rw, ro, wo or off");
 ABSL_FLAG(bool, no_worker_cache, false, "do not reuse what the worker itself still has");
 
 ABSL_FLAG(uint32_t, mib_per_second, 0, "most MiB a second that a server reads; 0: 256");
+
+ABSL_FLAG(std::vector<std::string>, policies, {},
+          "eviction policies to compare; none: all that a server has");
+ABSL_FLAG(std::vector<std::string>, capacities,
+          (std::vector<std::string>{"0.01", "0.02", "0.05", "0.1", "0.2", "0.4"}),
+          "sizes of the cache: shares of a trace's different blocks, as 0.05, or bytes, as 64GiB");
+ABSL_FLAG(bool, sweep, false,
+          "24 capacities from 0.005 to 1, evenly on a logarithmic scale, instead of --capacities");
+ABSL_FLAG(uint64_t, bytes_per_token, 0,
+          "bytes of KV of a token, all layers; 0: what --layout says, or unknown");
+ABSL_FLAG(std::string, layout, "",
+          "layout of the blocks as `ibid status --worker=...` prints it, for the bytes of a token");
+ABSL_FLAG(std::string, plot, "", "SVG file to draw the ratios into");

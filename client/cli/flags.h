@@ -53,3 +53,10 @@ ABSL_DECLARE_FLAG(uint64_t, seed);
 ABSL_DECLARE_FLAG(ibid::cli::RepeatedText, stop);
 ABSL_DECLARE_FLAG(std::string, store);
 ABSL_DECLARE_FLAG(bool, no_worker_cache);
+
+ABSL_DECLARE_FLAG(std::vector<std::string>, policies);
+ABSL_DECLARE_FLAG(std::vector<std::string>, capacities);
+ABSL_DECLARE_FLAG(bool, sweep);
+ABSL_DECLARE_FLAG(uint64_t, bytes_per_token);
+ABSL_DECLARE_FLAG(std::string, layout);
+ABSL_DECLARE_FLAG(std::string, plot);

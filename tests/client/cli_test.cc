@@ -13,6 +13,7 @@ namespace ibid {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class CliTest : public testing::Test {
  protected:
@@ -87,6 +88,17 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"generate", "--prompt=x", "--stop=ok", "--stop=\xed\xa0\x80"},
       {"match", "--text=overlong\xc0\xaf"},
       {"match", "--tokens=1", "--adapter=\xf4\x90\x80\x80"},
+      {"replay"},
+      {"replay", "/nowhere.jsonl"},
+      {"replay", "/tmp"},
+      {"replay", "--servers=127.0.0.1:1", "x"},
+      {"replay", "x", "--policies=fifo"},
+      {"replay", "x", "--capacities=2"},
+      {"replay", "x", "--capacities=1GiB"},
+      {"replay", "x", "--capacities="},
+      {"replay", "x", "--capacities=0.1", "--sweep"},
+      {"replay", "x", "--layout=layers=3"},
+      {"replay", "x", "--plot=x.png"},
       {"generate", "--prompt"}};
   for (const auto& line : lines) {
     const RunResult result = Ibid(line, false);
@@ -94,6 +106,36 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_EQ(result.out, "");
   }
+}
+
+TEST_F(CliTest, ReplaySaysWhatACacheWouldHaveHeldAndDrawsIt) {
+  TempFolder folder;
+  const std::string trace = folder / "small.jsonl";
+  std::ofstream(trace) << R"({"timestamp": 0, "input_length": 20, "hash_ids": [0, 1]})"
+                       << "\n"
+                       << R"({"timestamp": 1, "input_length": 15, "hash_ids": [0, 2]})"
+                       << "\n";
+  const std::string plot = folder / "replay.svg";
+  const std::vector<std::string> ask = {"replay", trace, "--block_tokens=10", "--capacities=1,0.4",
+                                        "--layout=layers=3;kv_heads=2;k_dim=64;v_dim=64;dtype=bf16;"
+                                        "block_tokens=16;order=hnd;scales=none"};
+  std::vector<std::string> table = ask, json = ask;
+  table.push_back("--plot=" + plot);
+  const RunResult result = Ibid(table, false);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("small: 2 requests for 35 tokens"));
+  EXPECT_THAT(result.out, HasSubstr("hazard"));
+  EXPECT_THAT(result.out, HasSubstr("infinite"));
+  std::ifstream svg(plot);
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(svg), {}), HasSubstr("</svg>"));
+  json.push_back("--json");
+  json.push_back("--policies=lru");
+  const auto rows = nlohmann::json::parse(Ibid(json, false).out)["rows"];
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[1]["policy"], "lru");
+  EXPECT_EQ(rows[1]["capacity_bytes"], 3 * 10 * 3 * 2 * 2 * 64 * 2);
+  EXPECT_DOUBLE_EQ(rows[1]["token_hit_ratio"], 10.0 / 35);
+  EXPECT_THAT(Ibid({"replay", "--help"}, false).out, Not(HasSubstr("--servers")));
 }
 
 TEST_F(CliTest, StatusShowsServersAndTheWorker) {

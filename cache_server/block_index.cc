@@ -1,11 +1,11 @@
 // Invariants:
-// - id = local index * kShardsCount + shard number: ids are dense, so that policies keep their
-// state in plain arrays.
-// - A mapped entry is in the chain of its key's bucket, once; for one (namespace, key) at most one
-// entry is mapped.
-// - buckets_ has a power of two of chains, at least as many as entries mapped.
+// - id = local number * kShardsCount + shard number: ids are dense, so that policies keep their
+//   state in plain arrays.
+// - A mapped entry is in the table under its key's hash, once; for one (namespace, key) at most one
+//   entry is mapped.
 #include "cache_server/block_index.h"
 
+#include <cstddef>
 #include <cstring>
 #include <random>
 
@@ -14,19 +14,9 @@
 namespace ibid {
 namespace {
 
-constexpr size_t kBucketsMin = 64;
-
 uint64_t MulFold(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-// Seeded, because keys come from clients: none of them shall be able to fill one bucket.
-uint64_t HashOf(uint64_t seed, uint32_t ns, const BlockKey& key) {
-  uint64_t words[4];
-  std::memcpy(words, key.digest.data(), sizeof(words));
-  return MulFold(words[0] ^ seed, words[1] ^ 0x9E3779B97F4A7C15u) ^
-         MulFold(words[2] ^ ~seed, words[3] ^ (0xD1B54A32D192ED03u + ns));
 }
 
 uint64_t RandomSeed() {
@@ -36,8 +26,12 @@ uint64_t RandomSeed() {
 
 }  // namespace
 
-uint32_t& IndexShard::BucketOf(uint32_t ns, const BlockKey& key) {
-  return buckets_[HashOf(seed_, ns, key) & (buckets_.size() - 1)];
+// Seeded, because keys come from clients: none of them shall be able to fill one bucket.
+uint64_t IndexShard::HashOf(uint32_t ns, const BlockKey& key) const {
+  uint64_t words[4];
+  std::memcpy(words, key.digest.data(), sizeof(words));
+  return MulFold(words[0] ^ seed_, words[1] ^ 0x9E3779B97F4A7C15u) ^
+         MulFold(words[2] ^ ~seed_, words[3] ^ (0xD1B54A32D192ED03u + ns));
 }
 
 EntryId IndexShard::IdAt(uint32_t place) const {
@@ -50,37 +44,36 @@ IndexEntry& IndexShard::Get(EntryId id) {
 }
 
 EntryId IndexShard::Find(uint32_t ns, const BlockKey& key) {
-  if (buckets_.empty()) return kNoEntry;
-  for (EntryId id = BucketOf(ns, key); id != kNoEntry; id = Get(id).next) {
-    const IndexEntry& entry = Get(id);
-    if (entry.ns == ns && entry.key == key) return id;
-  }
-  return kNoEntry;
+  const uint32_t number =
+      table_.Find(HashOf(ns, key), [&](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS {
+        const IndexEntry& entry = entries_[each];
+        return entry.ns == ns && entry.key == key;
+      });
+  return number == TagTable::kNone ? kNoEntry : IdAt(number);
 }
 
-void IndexShard::Grow() {
-  std::vector<EntryId> old = std::move(buckets_);
-  buckets_.assign(old.empty() ? kBucketsMin : old.size() * 2, kNoEntry);
-  for (EntryId head : old) {
-    for (EntryId id = head; id != kNoEntry;) {
-      IndexEntry& entry = Get(id);
-      const EntryId next = entry.next;
-      EntryId& bucket = BucketOf(entry.ns, entry.key);
-      entry.next = bucket;
-      bucket = id;
-      id = next;
-    }
-  }
+void IndexShard::PrefetchPlace(uint32_t ns, const BlockKey& key) const {
+  table_.Prefetch(HashOf(ns, key));
+}
+
+void IndexShard::PrefetchEntry(uint32_t ns, const BlockKey& key) {
+  const uint32_t number = table_.FirstCandidate(HashOf(ns, key));
+  if (number != TagTable::kNone) Prefetch(entries_[number]);
+}
+
+// An entry lies in two cache lines.
+void IndexShard::Prefetch(const IndexEntry& entry) {
+  __builtin_prefetch(&entry);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(&entry) + sizeof(entry) - 1);
 }
 
 EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
-  if (mapped_count_ >= buckets_.size()) Grow();
   EntryId id = free_;
   if (id != kNoEntry) {
-    free_ = Get(id).next;
+    free_ = Get(id).next_free;
   } else {
+    IBID_CHECK(used_count_ <= TagTable::kNumberMax) << "the index is full";
     id = IdAt(used_count_++);
-    IBID_CHECK(id < kNoEntry) << "the index is full";
     entries_.EnsureSize(used_count_);
   }
   IndexEntry& entry = Get(id);
@@ -88,10 +81,11 @@ EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
   entry.key = key;
   entry.ns = ns;
   entry.flags = kMapped;
-  EntryId& bucket = BucketOf(ns, key);
-  entry.next = bucket;
-  bucket = id;
-  ++mapped_count_;
+  table_.Insert(
+      HashOf(ns, key), id / BlockIndex::kShardsCount,
+      [this](uint32_t each)
+          IBID_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[each].ns, entries_[each].key); },
+      [this](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS { Prefetch(entries_[each]); });
   ++mapped_of_[ns];
   ++entries_count_;
   return id;
@@ -100,12 +94,8 @@ EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
 void IndexShard::Unmap(EntryId id) {
   IndexEntry& entry = Get(id);
   IBID_CHECK(entry.Has(kMapped));
-  EntryId* link = &BucketOf(entry.ns, entry.key);
-  while (*link != id) link = &Get(*link).next;
-  *link = entry.next;
-  entry.next = kNoEntry;
+  table_.Erase(HashOf(entry.ns, entry.key), id / BlockIndex::kShardsCount);
   entry.Clear(kMapped);
-  --mapped_count_;
   const auto of_namespace = mapped_of_.find(entry.ns);
   if (--of_namespace->second == 0) mapped_of_.erase(of_namespace);
 }
@@ -123,16 +113,16 @@ EntryId IndexShard::FreeIfUnused(EntryId id) {
   if (entry.Has(kMapped)) Unmap(id);
   const EntryId parent = entry.parent;
   entry = IndexEntry{};
-  entry.next = free_;
+  entry.next_free = free_;
   free_ = id;
   --entries_count_;
   return parent;
 }
 
 bool IndexShard::Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) {
-  for (size_t begin = ids->size(); *cursor < buckets_.size(); ++*cursor) {
+  for (const size_t begin = ids->size(); *cursor < table_.buckets_count(); ++*cursor) {
     if (ids->size() - begin >= count) return true;
-    for (EntryId id = buckets_[*cursor]; id != kNoEntry; id = Get(id).next) ids->push_back(id);
+    table_.ForEachInBucket(*cursor, [&](uint32_t number) { ids->push_back(IdAt(number)); });
   }
   return false;
 }

@@ -6,6 +6,8 @@
 // or as a miss.
 #include "cache_server/read_path.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,9 @@ namespace {
 constexpr int64_t kLogPeriodSeconds = 10;
 // Leases of one block: more of them do not match it. Reads may add to them.
 constexpr uint32_t kHoldsMax = 4'000'000'000;
+// Keys that a scan of a chain looks up at once.
+constexpr size_t kScanWindowMin = 64;
+constexpr size_t kScanWindowMax = 1'024;
 constexpr absl::string_view kHostTier = "host";
 constexpr absl::string_view kDiskTier = "disk";
 
@@ -113,18 +118,54 @@ ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, boo
                                bool adds_hold) {
   IndexShard& shard = parts_.index.ShardOf(key);
   MutexLock lock(shard.mutex);
+  return Describe(shard, shard.Find(ns.number, key), ns.payload_bytes, is_disk_readable, adds_hold);
+}
+
+ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, uint64_t payload_bytes,
+                                   bool is_disk_readable, bool adds_hold) {
   Found found;
-  found.id = shard.Find(ns.number, key);
-  if (found.id == kNoEntry) return found;
-  IndexEntry& entry = shard.Get(found.id);
+  found.id = id;
+  if (id == kNoEntry) return found;
+  IndexEntry& entry = shard.Get(id);
   found.is_in_host = entry.is_in_host();
   found.is_resident = found.is_in_host || (entry.is_on_disk() && is_disk_readable);
   found.is_pending = !found.is_resident && entry.is_filling();
   if (found.is_resident && adds_hold) {
-    found.is_resident = entry.holds < kHoldsMax;
-    if (found.is_resident) residency_.AddHold(entry, ns.payload_bytes);
+    found.is_resident = found.is_held = entry.holds < kHoldsMax;
+    if (found.is_held) residency_.AddHold(entry, payload_bytes);
   }
   return found;
+}
+
+void ReadPath::LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys,
+                        bool is_disk_readable, bool adds_hold, std::vector<Found>* found) {
+  // A counting sort: the keys' numbers in order of shard.
+  std::array<uint32_t, BlockIndex::kShardsCount + 1> ends{};
+  for (const BlockKey& key : keys) ++ends[BlockIndex::ShardNumberOf(key) + 1];
+  for (uint32_t shard = 0; shard < BlockIndex::kShardsCount; ++shard)
+    ends[shard + 1] += ends[shard];
+  std::vector<uint32_t> order(keys.size());
+  std::array<uint32_t, BlockIndex::kShardsCount> next;
+  std::copy(ends.begin(), ends.end() - 1, next.begin());
+  for (uint32_t i = 0; i < keys.size(); ++i) order[next[BlockIndex::ShardNumberOf(keys[i])]++] = i;
+
+  for (const BlockKey& key : keys) parts_.index.ShardOf(key).PrefetchPlace(ns.number, key);
+  const auto for_each_shard = [&](const auto& each) {
+    for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
+      const uint32_t begin = ends[number], end = ends[number + 1];
+      if (begin == end) continue;
+      IndexShard& shard = parts_.index.shard(number);
+      MutexLock lock(shard.mutex);
+      for (uint32_t i = begin; i < end; ++i) each(shard, order[i]);
+    }
+  };
+  for_each_shard([&](IndexShard& shard, uint32_t i)
+                     IBID_NO_THREAD_SAFETY_ANALYSIS { shard.PrefetchEntry(ns.number, keys[i]); });
+  found->resize(keys.size());
+  for_each_shard([&](IndexShard& shard, uint32_t i) IBID_NO_THREAD_SAFETY_ANALYSIS {
+    (*found)[i] = Describe(shard, shard.Find(ns.number, keys[i]), ns.payload_bytes,
+                           is_disk_readable, adds_hold);
+  });
 }
 
 ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key,
@@ -140,17 +181,32 @@ MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> ch
                            std::vector<EntryId>* held) {
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
   MatchResult result;
-  for (const BlockKey& key : chain) {
-    const bool is_leading = result.pending_count == 0;
-    const Found found = LookOrRecover(ns, key, is_disk_readable, held != nullptr && is_leading);
-    if (!found.is_resident && !found.is_pending) break;
-    if (is_leading && found.is_resident) {
-      ++result.matched_count;
-      ++(found.is_in_host ? result.host_blocks : result.disk_blocks);
-      if (held != nullptr) held->push_back(found.id);
+  // No more keys are looked up at once than twice those found so far, so that a chain costs what is
+  // found of it.
+  std::vector<Found> found;
+  size_t window = kScanWindowMin;
+  for (size_t begin = 0; begin < chain.size(); begin += found.size()) {
+    const auto keys = chain.subspan(begin, std::min(window, chain.size() - begin));
+    window = std::min(2 * window, kScanWindowMax);
+    const bool adds_hold = held != nullptr && result.pending_count == 0;
+    if (recovery_.is_running()) {
+      found.assign(1, LookOrRecover(ns, keys.front(), is_disk_readable, adds_hold));
     } else {
-      ++result.pending_count;
+      LookMany(ns, keys, is_disk_readable, adds_hold, &found);
     }
+    bool is_end = false;
+    for (const Found& each : found) {
+      is_end |= !each.is_resident && !each.is_pending;
+      if (!is_end && each.is_resident && result.pending_count == 0) {
+        ++result.matched_count;
+        ++(each.is_in_host ? result.host_blocks : result.disk_blocks);
+        if (held != nullptr) held->push_back(each.id);
+        continue;
+      }
+      if (!is_end) ++result.pending_count;
+      if (each.is_held) residency_.EndHold(each.id, ns.payload_bytes);
+    }
+    if (is_end) break;
   }
   return result;
 }

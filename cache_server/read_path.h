@@ -42,13 +42,19 @@ class ReadPath {
     bool is_resident = false;
     bool is_in_host = false;
     bool is_pending = false;
+    bool is_held = false;  // once more
   };
 
-  // With `adds_hold` a resident block is held once more.
+  // What an entry says, its shard locked. With `adds_hold` a resident block is held once more.
+  Found Describe(IndexShard& shard, EntryId id, uint64_t payload_bytes, bool is_disk_readable,
+                 bool adds_hold) IBID_REQUIRES(shard.mutex);
   Found Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
   // While recovery runs, a block that is not found is looked for in the disk directory.
   Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
                       bool adds_hold);
+  // Looks up keys of a chain, shard by shard: each shard is locked once for all of its keys.
+  void LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys, bool is_disk_readable,
+                bool adds_hold, std::vector<Found>* found);
   // Without `held` nothing changes; with it, every matched block is held once more and listed.
   MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
                    std::vector<EntryId>* held);

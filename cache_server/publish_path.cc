@@ -93,7 +93,8 @@ absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const Names
       // A child that came first may have told another position, by mistake or malice. The block is
       // stored all the same, without its place in the chain: only the order of eviction suffers.
       const bool is_place_known = !entry.Has(kPositionKnown) || entry.position == link.position;
-      if (is_place_known && entry.parent == kNoEntry) std::swap(entry.parent, parent);
+      // The parent that it had may have been dropped while somebody held it, and stored anew.
+      if (is_place_known && parent != kNoEntry) std::swap(entry.parent, parent);
       if (is_place_known) entry.position = link.position;
       entry.Set(kFilling);
       entry.Set(kHasWriter);

@@ -42,6 +42,8 @@ struct DiskWriter::Job {
 };
 
 void DiskWriter::Start() {
+  bytes_executor_ = std::make_unique<Executor>("ibid-disk-bytes", parts_.options.io_threads_count,
+                                               kBatchBlocksMax);
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "ibid-disk-write");
 }
@@ -122,8 +124,9 @@ void DiskWriter::Write(std::vector<DiskWrite> writes) {
   for (size_t i = 0; i < writes.size(); ++i) {
     jobs[i].write = std::move(writes[i]);
     Begin(jobs[i]);
-    if (jobs[i].host_page != kNoPage && jobs[i].result.ok()) WriteBytes(jobs[i]);
+    if (jobs[i].host_page != kNoPage && jobs[i].result.ok()) TakeRoom(jobs[i]);
   }
+  WriteBytes(jobs);
   Commit(jobs);
   for (Job& job : jobs) End(job);
 }
@@ -191,30 +194,56 @@ bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* rec
   return true;
 }
 
-void DiskWriter::WriteBytes(Job& job) {
-  const uint32_t slot_pages = job.write.ns->slot_pages;
+void DiskWriter::TakeRoom(Job& job) {
   // A child of its parent from here on: the room must not be the parent's.
   parts_.book.Insert(TierName::kDisk, job.write.id, job.traits.parent);
   job.is_in_book = true;
-  const std::optional<uint32_t> page = AllocateDisk(slot_pages, job.write.id);
+  const std::optional<uint32_t> page = AllocateDisk(job.write.ns->slot_pages, job.write.id);
   if (!page.has_value()) {
     job.result =
         NotStored("the disk tier has no room: everything in it is in use, or it is broken");
     return;
   }
+  job.disk_page = *page;
+  job.record.extent = parts_.disk->ExtentOf(*page);
+  job.record.extent_page = parts_.disk->ExtentPageOf(*page);
+}
+
+// Returns when the bytes of all jobs are written or have failed.
+void DiskWriter::WriteBytes(std::vector<Job>& jobs) {
+  Mutex mutex;
+  CondVar is_less;
+  size_t running_count = 0;
+  for (Job& job : jobs) {
+    if (job.disk_page == kNoPage) continue;
+    {
+      MutexLock lock(mutex);
+      ++running_count;
+    }
+    const auto write = [&, job = &job] {
+      WriteBytes(*job);
+      MutexLock lock(mutex);
+      --running_count;
+      is_less.NotifyOne();  // under the lock: the waiting thread destroys both
+    };
+    if (!bytes_executor_->TrySubmit(write)) write();
+  }
+  MutexLock lock(mutex);
+  while (running_count > 0) is_less.Wait(mutex);
+}
+
+void DiskWriter::WriteBytes(Job& job) {
   const absl::Time began = SteadyClock().Now();
-  const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
-  job.result = parts_.disk->WriteSlot(*page, parts_.arena->View(job.host_page, bytes));
+  const uint64_t bytes = uint64_t{job.write.ns->slot_pages} * kPageBytes;
+  job.result = parts_.disk->WriteSlot(job.disk_page, parts_.arena->View(job.host_page, bytes));
   if (!job.result.ok()) {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", job.result.message());
-    parts_.disk->FreeSlot(*page);
+    parts_.disk->FreeSlot(job.disk_page);
+    job.disk_page = kNoPage;
     return;
   }
   parts_.counters.ObserveDiskWrite(SteadyClock().Now() - began);
   parts_.counters.disk_write_bytes.Add(bytes);
-  job.disk_page = *page;
-  job.record.extent = parts_.disk->ExtentOf(*page);
-  job.record.extent_page = parts_.disk->ExtentPageOf(*page);
 }
 
 void DiskWriter::Commit(std::vector<Job>& jobs) {

@@ -1,13 +1,17 @@
-// The one thread that changes what is on disk: it writes queued blocks, several to a commit, evicts
-// blocks from the disk tier to make room for them, and deletes the records of blocks that were
-// dropped.
+// The one thread that decides what changes on disk: it writes queued blocks, several to a commit,
+// evicts blocks from the disk tier to make room for them, and deletes the records of blocks that
+// were dropped. The bytes of one commit are written by several threads at a time, as many as read:
+// one alone keeps no disk busy.
 //
 // Thread safety: Start, Stop and FlushToDisk from any thread.
 #pragma once
 
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "cache_server/residency.h"
+#include "core/executor.h"
 
 namespace ibid {
 
@@ -28,6 +32,8 @@ class DiskWriter {
   void Write(std::vector<DiskWrite> writes);
   void YieldToReads();
   void Begin(Job& job);
+  void TakeRoom(Job& job);
+  void WriteBytes(std::vector<Job>& jobs);
   void WriteBytes(Job& job);
   void Commit(std::vector<Job>& jobs);
   void End(Job& job);
@@ -44,6 +50,7 @@ class DiskWriter {
 
   StoreParts& parts_;
   Residency& residency_;
+  std::unique_ptr<Executor> bytes_executor_;  // writes of one batch
   std::thread thread_;
 };
 

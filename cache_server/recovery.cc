@@ -20,6 +20,7 @@ namespace {
 
 // Between two log lines of one place.
 constexpr int64_t kLogPeriodSeconds = 10;
+constexpr size_t kRecordsAhead = 32;
 constexpr absl::Duration kRescanBackoff = absl::Seconds(1);
 // For the records of void namespaces' blocks to go.
 constexpr absl::Duration kRemovalsWait = absl::Seconds(5);
@@ -114,14 +115,18 @@ void Recovery::Run() {
 }
 
 absl::Status Recovery::ScanAll() {
-  return parts_.disk->directory().Scan(
-      [this](const DiskRecord& record) {
-        const NamespacePtr ns = parts_.namespaces.Find(record.ns);
-        if (ns == nullptr || IsForgotten(record.ns, record.key)) {
-          DropRecord(record);
-        } else {
-          Index(*ns, record);
-        }
+  // Some records ahead of the index, so that its places have come into the cache by then.
+  std::vector<DiskRecord> ahead;
+  const auto index_ahead = [&] {
+    for (const DiskRecord& record : ahead) IndexScanned(record);
+    ahead.clear();
+  };
+  const absl::Status status = parts_.disk->directory().Scan(
+      [&](const DiskRecord& record) {
+        parts_.index.ShardOf(record.key).PrefetchPlace(record.ns, record.key);
+        parts_.index.ShardOf(record.parent).PrefetchPlace(record.ns, record.parent);
+        ahead.push_back(record);
+        if (ahead.size() >= kRecordsAhead) index_ahead();
         return !is_stopping_.load(std::memory_order_relaxed);
       },
       [this](uint32_t ns, const BlockKey& key) {
@@ -130,6 +135,17 @@ absl::Status Recovery::ScanAll() {
         record.key = key;
         DropRecord(record);
       });
+  index_ahead();
+  return status;
+}
+
+void Recovery::IndexScanned(const DiskRecord& record) {
+  const NamespacePtr ns = parts_.namespaces.Find(record.ns);
+  if (ns == nullptr || IsForgotten(record.ns, record.key)) {
+    DropRecord(record);
+  } else {
+    Index(*ns, record);
+  }
 }
 
 // The record of a block that is not, or no longer, in the index. Its slot was never booked.

@@ -39,6 +39,7 @@ class Recovery {
   void AnswerDurableWrites(const absl::Status& why);
   void DeleteVoidNamespaces();
   absl::Status ScanAll();
+  void IndexScanned(const DiskRecord& record);
   bool IsForgotten(uint32_t ns, const BlockKey& key) IBID_EXCLUDES(mutex_);
   void Index(const NamespaceInfo& ns, const DiskRecord& record);
   void DropRecord(const DiskRecord& record);

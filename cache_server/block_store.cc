@@ -352,7 +352,8 @@ BlockStore::~BlockStore() = default;
 absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions options) {
   IBID_RETURN_IF_ERROR(Validate(options));
   // The arena is populated from the start: a process that asks for too much would be killed later.
-  if (const uint64_t available = AvailableMemory(); options.host_bytes_max > available) {
+  if (const uint64_t available = AvailableMemory();
+      options.populates_arena && options.host_bytes_max > available) {
     return absl::ResourceExhaustedError(
         absl::StrCat("host_bytes_max ", options.host_bytes_max, ": this process can have only ",
                      available, " bytes of memory now; give less as --host_bytes_max"));
@@ -369,8 +370,8 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
         disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max, options.extent_bytes,
                               clock, options.wrap_extent_io}));
   }
-  IBID_ASSIGN_OR_RETURN(auto arena,
-                        HostArena::Create(options.host_bytes_max, options.extent_bytes));
+  IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes,
+                                                      options.populates_arena));
   auto impl = std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena),
                                                std::move(disk), std::move(own_clock));
   IBID_RETURN_IF_ERROR(impl->Start());

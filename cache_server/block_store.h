@@ -71,6 +71,9 @@ struct BlockStoreOptions {
   bool has_maintenance_thread = true;
   // Memory for blocks read from disk while the host tier has no room for them.
   uint64_t read_buffer_bytes_max = uint64_t{256} << 20;
+  // Takes the arena's memory from the system at start, in the background. False: each page at its
+  // first touch, and host_bytes_max may be more than there is (benchmarks of the index alone).
+  bool populates_arena = true;
   // Given the access to the extent files, returns the one to use: tests inject faults. Null: the
   // files themselves.
   std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;

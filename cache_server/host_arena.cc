@@ -21,22 +21,23 @@ constexpr size_t kPopulatePieceBytes = size_t{16} << 20;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes,
-                                                             uint64_t extent_bytes) {
+absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes, uint64_t extent_bytes,
+                                                             bool is_populated) {
   auto memory = HostMemory::CreateShared("ibid-arena", bytes);
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<HostArena>(new HostArena(*std::move(memory), extent_bytes));
+  return std::unique_ptr<HostArena>(new HostArena(*std::move(memory), extent_bytes, is_populated));
 }
 
-HostArena::HostArena(HostMemory memory, uint64_t extent_bytes)
+HostArena::HostArena(HostMemory memory, uint64_t extent_bytes, bool is_populated)
     : memory_(std::move(memory)), slots_(memory_.size(), extent_bytes) {
+  if (!is_populated) return;
   populate_thread_ = std::thread([this] { Populate(); });
   pthread_setname_np(populate_thread_.native_handle(), "ibid-populate");
 }
 
 HostArena::~HostArena() {
   is_stopping_.store(true, std::memory_order_relaxed);
-  populate_thread_.join();
+  if (populate_thread_.joinable()) populate_thread_.join();
 }
 
 // The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped

@@ -20,8 +20,10 @@ namespace ibid {
 
 class HostArena {
  public:
-  // Errors: ResourceExhausted (the system has not so much memory).
-  static absl::StatusOr<std::unique_ptr<HostArena>> Create(uint64_t bytes, uint64_t extent_bytes);
+  // Without `is_populated` the system gives each page at its first touch. Errors: ResourceExhausted
+  // (the system has not so much memory).
+  static absl::StatusOr<std::unique_ptr<HostArena>> Create(uint64_t bytes, uint64_t extent_bytes,
+                                                           bool is_populated = true);
   ~HostArena();
 
   // See ExtentAllocator.
@@ -47,7 +49,7 @@ class HostArena {
   bool is_populated() const { return is_populated_.load(std::memory_order_acquire); }
 
  private:
-  HostArena(HostMemory memory, uint64_t extent_bytes);
+  HostArena(HostMemory memory, uint64_t extent_bytes, bool is_populated);
   void Populate();
 
   HostMemory memory_;

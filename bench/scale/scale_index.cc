@@ -1,0 +1,170 @@
+// Memory a block, matches of long chains, and eviction under overload: one thread on a store whose
+// blocks are not touched, so that an arena far larger than the machine costs nothing.
+#include <fstream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "bench/scale/scale_bench.h"
+#include "core/check.h"
+
+namespace ibid {
+namespace {
+
+constexpr uint32_t kBlockBytes = 256;
+constexpr uint64_t kSlotBytes = 4096;
+
+// Memory of this process that is not the arena, which is shared memory.
+double AnonymousBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    uint64_t kilobytes = 0;
+    if (word == "RssAnon:" && status >> kilobytes) return static_cast<double>(kilobytes << 10);
+  }
+  return 0;
+}
+
+class FullStore {
+ public:
+  // As many chains as fill a host tier of `blocks_count` small blocks.
+  FullStore(uint64_t blocks_count, uint32_t chain_count)
+      : blocks_count_(blocks_count), chain_count_(chain_count) {
+    const double before = AnonymousBytes();
+    BlockStoreOptions options;
+    options.host_bytes_max = blocks_count * kSlotBytes;
+    options.populates_arena = false;
+    options.has_maintenance_thread = false;
+    auto store = BlockStore::Open(options);
+    IBID_CHECK(store.ok()) << store.status();
+    store_ = *std::move(store);
+    IBID_CHECK(store_->OpenNamespace(ns_, SmallLayout(kBlockBytes)).ok());
+    session_ = *store_->OpenSession("bench");
+    const double begin = ThreadCpuSeconds();
+    for (uint64_t stored = 0; stored < blocks_count; stored += chain_count) PublishNext();
+    publish_ns_ = (ThreadCpuSeconds() - begin) * 1e9 / static_cast<double>(blocks_count);
+    bytes_per_block_ = (AnonymousBytes() - before) / static_cast<double>(blocks_count);
+    IBID_CHECK(store_->stats().tiers[0].blocks == blocks_count) << store_->stats().tiers[0].blocks;
+  }
+
+  double bytes_per_block() const { return bytes_per_block_; }
+  double publish_ns() const { return publish_ns_; }
+
+  // Publishes one more chain; the oldest blocks leave when the tier is full.
+  void PublishNext() {
+    const std::vector<ChainLink> chain = MakeScaleChain(ns_, next_seed_++, chain_count_);
+    for (const ChainLink& link : chain) {
+      absl::StatusOr<Reservation> reservation = store_->Reserve(session_, ns_, link);
+      IBID_CHECK(reservation.ok()) << reservation.status();
+      std::move(*reservation).Commit(0, 0, /*durable=*/false, [](const absl::Status& status) {
+        IBID_CHECK(status.ok()) << status;
+      });
+    }
+  }
+
+  // CPU time for each block that comes and the one that leaves for it.
+  double ReplaceNs(uint32_t chains_count) {
+    const uint64_t evicted_before = store_->stats().tiers[0].evictions;
+    const double begin = ThreadCpuSeconds();
+    for (uint32_t i = 0; i < chains_count; ++i) PublishNext();
+    const double seconds = ThreadCpuSeconds() - begin;
+    const uint64_t evicted = store_->stats().tiers[0].evictions - evicted_before;
+    IBID_CHECK(evicted == uint64_t{chains_count} * chain_count_) << evicted;
+    return seconds * 1e9 / static_cast<double>(evicted);
+  }
+
+  // Wall and CPU time of one match of the first `keys_count` keys of some chain that is stored.
+  struct MatchTime {
+    double wall_us = 0;
+    double cpu_us = 0;
+  };
+  MatchTime Match(uint32_t keys_count, bool with_lease) {
+    const uint32_t stored = static_cast<uint32_t>(blocks_count_ / chain_count_);
+    const uint32_t seed = next_seed_ - 1 - static_cast<uint32_t>(random_() % stored);
+    std::vector<BlockKey> keys = KeysOf(MakeScaleChain(ns_, seed, keys_count));
+    const double begin = WallSeconds();
+    const double cpu_begin = ThreadCpuSeconds();
+    const auto match = store_->Match(session_, ns_, keys, {.lease = with_lease});
+    const MatchTime time{(WallSeconds() - begin) * 1e6, (ThreadCpuSeconds() - cpu_begin) * 1e6};
+    IBID_CHECK(match.ok()) << match.status();
+    IBID_CHECK(match->matched_count == keys_count) << match->matched_count;
+    if (with_lease) store_->ReleaseLeases(session_, {&match->lease, 1});
+    return time;
+  }
+
+ private:
+  const uint64_t blocks_count_;
+  const uint32_t chain_count_;
+  const NamespaceId ns_ = ScaleNamespace();
+  std::unique_ptr<BlockStore> store_;
+  SessionId session_;
+  uint32_t next_seed_ = 1;
+  double bytes_per_block_ = 0;
+  double publish_ns_ = 0;
+  std::mt19937 random_{1};
+};
+
+std::string Millions(uint64_t count) {
+  return count >= 1'000'000 ? absl::StrCat(count / 1'000'000, " million")
+                            : absl::StrCat(count / 1'000, " thousand");
+}
+
+// Beside the wall time, which counts, the CPU time: the same on an idle machine.
+void AddMatches(FullStore& store, uint32_t keys_count, bool with_lease, int count, double target_us,
+                ScaleReport* report) {
+  const std::string name =
+      absl::StrCat(with_lease ? "match and lease, " : "match, ", keys_count, " keys");
+  ScaleFigure wall{name, "us", {}, ScaleFigure::Target::kAtMost, target_us};
+  ScaleFigure cpu{absl::StrCat(name, ", CPU"), "us", {}};
+  for (int i = 0; i < count; ++i) {
+    const FullStore::MatchTime time = store.Match(keys_count, with_lease);
+    wall.values.push_back(time.wall_us);
+    cpu.values.push_back(time.cpu_us);
+  }
+  report->Add(std::move(wall));
+  report->Add(std::move(cpu));
+}
+
+}  // namespace
+
+void RunIndexCases(const ScaleOptions& options, ScaleReport* report) {
+  using Target = ScaleFigure::Target;
+  const uint64_t many = options.is_quick ? 100'000 : 10'000'000;
+  const uint64_t few = options.is_quick ? 50'000 : 1'000'000;
+  const uint32_t chain_count = options.is_quick ? 2'500 : 62'500;
+  const uint32_t replaced_chains = options.is_quick ? 2 : 4;
+  std::vector<double> replace_few, replace_many;
+  {
+    FullStore store(few, chain_count);
+    (void)store.ReplaceNs(replaced_chains);  // warms
+    for (int i = 0; i < options.rounds; ++i)
+      replace_few.push_back(store.ReplaceNs(replaced_chains));
+  }
+  FullStore store(many, chain_count);
+  report->Add({absl::StrCat("memory a block, ", Millions(many), " blocks"),
+               "bytes",
+               {store.bytes_per_block()},
+               Target::kAtMost,
+               160});
+  report->Add({absl::StrCat("publish into a free tier, ", Millions(many), " blocks, CPU"),
+               "ns/block",
+               {store.publish_ns()}});
+  const int matches_count = 4 * options.rounds;
+  for (const bool with_lease : {false, true}) {
+    AddMatches(store, chain_count, with_lease, matches_count, 10'000, report);
+    AddMatches(store, 1'000, with_lease, 10 * matches_count, 100, report);
+  }
+  (void)store.ReplaceNs(replaced_chains);
+  for (int i = 0; i < options.rounds; ++i) replace_many.push_back(store.ReplaceNs(replaced_chains));
+  const ScaleFigure of_few{absl::StrCat("publish that evicts, ", Millions(few), " blocks, CPU"),
+                           "ns/block", replace_few};
+  const ScaleFigure of_many{absl::StrCat("publish that evicts, ", Millions(many), " blocks, CPU"),
+                            "ns/block", replace_many};
+  report->Add(of_few);
+  report->Add(of_many);
+  report->Add({"cost of an eviction, many blocks to few",
+               "ratio",
+               {of_many.Median() / of_few.Median()},
+               Target::kAtMost,
+               1.3});
+}
+
+}  // namespace ibid

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/numbers.h"
+#include "core/host_memory.h"
 #include "tests/cache_server/store/faulty_extent_io.h"
 #include "tests/cache_server/store/store_harness.h"
 
@@ -22,6 +23,13 @@ struct Model {
   std::set<BlockKey> ever_published;  // and not dropped since: may be there
   std::map<BlockKey, int> leased;     // must be there
   uint64_t acquired = 0;
+  std::map<BlockKey, uint64_t> published_as;  // the how-manieth publish of all
+  uint64_t published_count = 0;
+
+  void Publish(const BlockKey& key) {
+    ever_published.insert(key);
+    published_as[key] = ++published_count;
+  }
 };
 
 class Simulation {
@@ -139,8 +147,7 @@ class Simulation {
       const absl::Status status = Publish(*store_, sessions_[Below(sessions_.size())], chain.ns,
                                           chain.links[at], Below(8) == 0);
       // Unavailable: durable, and the disk cannot.
-      if (status.ok() || absl::IsUnavailable(status))
-        model_.ever_published.insert(chain.links[at].key);
+      if (status.ok() || absl::IsUnavailable(status)) model_.Publish(chain.links[at].key);
       Note(chain.links[at].key, "publish: " + std::string(absl::StatusCodeToString(status.code())));
       ASSERT_TRUE(status.ok() || absl::IsAlreadyExists(status) ||
                   absl::IsResourceExhausted(status) || absl::IsUnavailable(status))
@@ -175,7 +182,7 @@ class Simulation {
     }
     const absl::Status status = CommitFilled(std::move(writer.reservation), writer.link.key);
     ASSERT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
-    if (status.ok()) model_.ever_published.insert(writer.link.key);
+    if (status.ok()) model_.Publish(writer.link.key);
     Note(writer.link.key, "commit: " + std::string(absl::StatusCodeToString(status.code())));
   }
 
@@ -268,6 +275,24 @@ class Simulation {
     for (const SessionId session : sessions_) ASSERT_TRUE(store_->KeepAlive(session, false).ok());
     store_->RunMaintenance();
     std::erase_if(leases_, [&](const HeldLease& lease) { return lease.until <= clock_.Now(); });
+    if (Below(6) == 0) LetOneSessionDie();
+  }
+
+  // Its client falls silent; those of the others go on.
+  void LetOneSessionDie() {
+    const size_t at = Below(sessions_.size());
+    const absl::Duration most = options_.session_ttl - absl::Seconds(1);
+    clock_.Advance(most);
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      if (i != at) ASSERT_TRUE(store_->KeepAlive(sessions_[i], false).ok());
+    }
+    clock_.Advance(absl::Seconds(1) + absl::Seconds(12));
+    store_->RunMaintenance();
+    ASSERT_TRUE(absl::IsFailedPrecondition(store_->KeepAlive(sessions_[at], false)));
+    std::erase_if(leases_, [&](const HeldLease& lease) {
+      return lease.session == sessions_[at] || lease.until <= clock_.Now();
+    });
+    sessions_[at] = *store_->OpenSession("s");
   }
 
   void ChangeTheDisk() {
@@ -296,6 +321,65 @@ class Simulation {
     ASSERT_TRUE(store_->FlushToDisk(absl::Seconds(30)));
     store_.reset();
     Open();
+    while (store_->stats().is_recovering) std::this_thread::yield();
+    // Nothing is in memory: what can be seen is what the disk tier holds.
+    const Seen seen = Look();
+    ASSERT_EQ(TierOf(store_->stats(), "disk").used_bytes, seen.bytes) << "step " << step_;
+  }
+
+  // The blocks that can be seen, found by probes that change nothing.
+  struct Seen {
+    std::set<BlockKey> keys;
+    uint64_t bytes = 0;  // of their slots
+  };
+  Seen Look() {
+    Seen seen;
+    for (const Chain& chain : chains_) {
+      for (const ChainLink& link : chain.links) {
+        if (seen.keys.contains(link.key) || MatchedCount(*store_, chain.ns, {link.key}) == 0) {
+          continue;
+        }
+        seen.keys.insert(link.key);
+        seen.bytes += SlotBytesOf(chain.ns);
+      }
+    }
+    return seen;
+  }
+  uint64_t SlotBytesOf(const NamespaceId& ns) const {
+    for (const auto& [each, layout] : namespaces_) {
+      if (each == ns) return RoundUp(layout.PayloadBytes(), kPageBytes);
+    }
+    return 0;
+  }
+
+  // What can be seen was committed and not dropped; and the store itself made no hole in a prefix:
+  // a block that went while its child stayed was dropped by request, or came after the child did,
+  // in the place of one that was dropped while somebody held it.
+  void CheckVisible(const BlockStoreStats& stats) {
+    const Seen seen = Look();
+    for (const BlockKey& key : seen.keys) {
+      ASSERT_TRUE(model_.ever_published.contains(key)) << "step " << step_ << ": " << history_[key];
+    }
+    if (has_disk_) return;  // there a chain longer than the host tier may pass through it
+    for (const Chain& chain : chains_) {
+      for (size_t i = 0; i + 1 < chain.links.size(); ++i) {
+        const BlockKey& key = chain.links[i].key;
+        const BlockKey& child = chain.links[i + 1].key;
+        const bool is_hole = seen_before_.contains(key) && !seen.keys.contains(key) &&
+                             seen_before_.contains(child) && seen.keys.contains(child);
+        ASSERT_FALSE(is_hole && model_.ever_published.contains(key) &&
+                     model_.published_as.at(key) < model_.published_as.at(child))
+            << "step " << step_ << " position " << i << ": " << history_[key];
+      }
+    }
+    uint64_t written_bytes = 0;
+    for (const Writer& writer : writers_) written_bytes += SlotBytesOf(writer.ns);
+    ASSERT_GE(TierOf(stats, "host").used_bytes, seen.bytes) << "step " << step_;
+    // Else a block that was dropped or doomed may keep its slot for those who hold it.
+    if (leases_.empty() && readers_.empty()) {
+      ASSERT_EQ(TierOf(stats, "host").used_bytes, seen.bytes + written_bytes) << "step " << step_;
+    }
+    seen_before_ = seen.keys;
   }
 
   void CheckInvariants() {
@@ -305,6 +389,11 @@ class Simulation {
               stats.missed_blocks + TierOf(stats, "host").hits + TierOf(stats, "disk").hits);
     ASSERT_LE(TierOf(stats, "host").used_bytes, options_.host_bytes_max);
     ASSERT_LE(TierOf(stats, "disk").used_bytes, options_.disk_bytes_max);
+    ASSERT_LE(TierOf(stats, "disk").allocated_bytes, options_.disk_bytes_max);
+    if (leases_.empty() && readers_.empty()) {
+      ASSERT_EQ(stats.pinned_bytes, 0u) << "step " << step_;
+    }
+    CheckVisible(stats);
     ASSERT_EQ(stats.leases, leases_.size()) << "step " << step_;
     for (const auto& [key, ref] : readers_)
       ASSERT_TRUE(HasRightBytes(ref, key)) << "step " << step_;
@@ -355,6 +444,7 @@ class Simulation {
   std::vector<std::pair<BlockKey, BlockRef>> readers_;
   std::vector<HeldLease> leases_;
   Model model_;
+  std::set<BlockKey> seen_before_;  // at the step before
   std::map<BlockKey, std::string> history_;
   int step_ = 0;
 };

@@ -1,14 +1,17 @@
 // Many threads at once on a small store: publish, match, lease, acquire, drop, end sessions. Made
-// for ThreadSanitizer; the bytes of every block that anybody reads are checked.
+// for ThreadSanitizer; the bytes of every block that anybody reads are checked. `--seconds N` makes
+// each case a soak of that length.
 #include <atomic>
 #include <random>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
 namespace {
 
+int g_seconds = 0;  // 0: a fixed number of steps
 constexpr int kThreads = 6;
 constexpr int kStepsPerThread = 400;
 
@@ -52,7 +55,8 @@ class Stress {
   void Work(uint32_t number) {
     std::mt19937 random(number + 1);
     SessionId session = *store_->OpenSession("stress");
-    for (int step = 0; step < kStepsPerThread; ++step) {
+    const absl::Time until = absl::Now() + absl::Seconds(g_seconds);
+    for (int step = 0; step < kStepsPerThread || absl::Now() < until; ++step) {
       const Chain& chain = chains_[random() % chains_.size()];
       const std::vector<BlockKey> keys = KeysOf(chain.links);
       switch (random() % 8) {
@@ -138,3 +142,11 @@ TEST(BlockStoreStress, ManyThreadsThatDemote) {
 
 }  // namespace
 }  // namespace ibid
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string(argv[i]) == "--seconds") (void)absl::SimpleAtoi(argv[i + 1], &ibid::g_seconds);
+  }
+  return RUN_ALL_TESTS();
+}

@@ -51,6 +51,7 @@ enum EntryFlag : uint16_t {
   kWriting = 1 << 8,        // the disk writer has it in its batch
   kDiskUnsettled = 1 << 9,  // its disk copy is on its way into the index or out of it
   kLeavingHost = 1 << 10,   // its host copy was taken out; the host policy may still know it
+  kHasWaiters = 1 << 11,    // is filling, and MatchWaits may have a match that waits for it
 };
 
 struct IndexEntry {
@@ -82,7 +83,7 @@ static_assert(sizeof(IndexEntry) == 80);
 class IndexShard {
  public:
   Mutex mutex;
-  CondVar settled;  // an entry of the shard stopped filling or being indexed
+  CondVar settled;  // an entry of the shard stopped being indexed
 
   // The visible entry of the key, or kNoEntry.
   EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);

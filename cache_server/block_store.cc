@@ -19,6 +19,7 @@
 #include "cache_server/disk_writer.h"
 #include "cache_server/event_watch.h"
 #include "cache_server/host_flush.h"
+#include "cache_server/let_go_queue.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
@@ -70,7 +71,9 @@ absl::Status Validate(const BlockStoreOptions& o) {
       {"disk_write_queue_max", o.disk_write_queue_max},
       {"event_log_max", o.event_log_max},
       {"watchers_max", o.watchers_max},
-      {"acquire_queue_max", o.acquire_queue_max}};
+      {"acquire_queue_max", o.acquire_queue_max},
+      {"waiting_matches_max", o.waiting_matches_max},
+      {"waiting_keys_max", o.waiting_keys_max}};
   for (const auto& [name, count] : counts) {
     if (count == 0) return Invalid(name, count, "must be at least 1");
   }
@@ -99,6 +102,7 @@ class BlockStoreImpl {
         recovery(parts, residency),
         writer(parts, residency),
         publish(parts, residency, recovery),
+        let_go(residency, publish, [this] { WakeMaintenance(); }),
         read(std::make_unique<ReadPath>(parts, residency, recovery)) {}
 
   absl::Status Start() {
@@ -124,15 +128,10 @@ class BlockStoreImpl {
     writer.Stop(kFlushAtStop);
   }
 
-  void LetGoOf(const LetGo& let_go, SessionId session) {
-    for (const HeldBlocks& lease : let_go.leases) residency.EndHolds(lease);
-    for (const EntryId block : let_go.reservations) publish.Revoke(session, block);
-  }
-
   // Session by session, block by block: nobody waits for more than one of them.
   void RunMaintenance() {
     for (const SessionId session : parts.sessions.ids())
-      LetGoOf(parts.sessions.Expire(session, parts.Now()), session);
+      let_go.Add(parts.sessions.Expire(session, parts.Now()));
     residency.UpdateCapacities();
     residency.DemoteAhead();
     parts.events.RunMaintenance();
@@ -170,14 +169,30 @@ class BlockStoreImpl {
             counters.published_blocks.value()};
   }
 
+  void WakeMaintenance() {
+    MutexLock lock(mutex);
+    has_let_go = true;
+    stopping.NotifyAll();
+  }
+
+  // What sessions let go, at once and piece by piece; all else each kMaintenancePeriod.
   void RunMaintenanceThread() {
+    const SteadyClock clock;
+    absl::Time due = clock.Now() + kMaintenancePeriod;
     while (true) {
       {
         MutexLock lock(mutex);
-        if (!is_stopping) stopping.WaitFor(mutex, kMaintenancePeriod);
+        const absl::Duration left = due - clock.Now();
+        if (!is_stopping && !has_let_go && left > absl::ZeroDuration()) {
+          stopping.WaitFor(mutex, left);
+        }
         if (is_stopping) return;
+        has_let_go = false;
       }
+      if (let_go.RunPiece()) WakeMaintenance();
+      if (clock.Now() < due) continue;
       RunMaintenance();
+      due = clock.Now() + kMaintenancePeriod;
     }
   }
 
@@ -296,6 +311,7 @@ class BlockStoreImpl {
   Recovery recovery;
   DiskWriter writer;
   PublishPath publish;
+  LetGoQueue let_go;
   std::unique_ptr<ReadPath> read;
   StatsHistory history;
 
@@ -303,6 +319,7 @@ class BlockStoreImpl {
   CondVar stopping;
   bool is_stopping IBID_GUARDED_BY(mutex) = false;
   std::string disk_state IBID_GUARDED_BY(mutex) = "ok";  // that was logged last
+  bool has_let_go IBID_GUARDED_BY(mutex) = false;  // let_go may have work
   std::thread maintenance_thread;
 };
 
@@ -417,19 +434,29 @@ absl::Status BlockStore::KeepAlive(SessionId session, bool renew_leases) {
 }
 
 void BlockStore::ReleaseLeases(SessionId session, std::span<const LeaseId> leases) {
-  for (const LeaseId lease : leases) {
-    const auto blocks = impl_->parts.sessions.TakeLease(session, lease);
-    if (blocks.has_value()) impl_->residency.EndHolds(*blocks);
-  }
+  LetGo let_go;
+  let_go.session = session;
+  for (const LeaseId lease : leases) impl_->parts.sessions.TakeLease(session, lease, &let_go);
+  impl_->let_go.Add(std::move(let_go));
 }
 
 void BlockStore::EndSession(SessionId session) {
-  impl_->LetGoOf(impl_->parts.sessions.End(session), session);
+  impl_->let_go.Add(impl_->parts.sessions.End(session));
 }
 
 absl::StatusOr<std::vector<OfferState>> BlockStore::Offer(SessionId session, const NamespaceId& ns,
                                                           std::span<const BlockKey> keys) {
   return impl_->publish.Offer(session, ns, keys);
+}
+
+absl::StatusOr<ClaimResult> BlockStore::Claim(SessionId session, const NamespaceId& ns,
+                                              std::span<const BlockKey> keys) {
+  return impl_->publish.Claim(session, ns, keys);
+}
+
+void BlockStore::Withdraw(SessionId session, const NamespaceId& ns,
+                          std::span<const BlockKey> keys) {
+  impl_->publish.Withdraw(session, ns, keys);
 }
 
 absl::StatusOr<Reservation> BlockStore::Reserve(SessionId session, const NamespaceId& ns,
@@ -443,6 +470,15 @@ absl::StatusOr<MatchResult> BlockStore::Match(SessionId session, const Namespace
                                               const MatchOptions& options) {
   return impl_->read->Match(session, ns, chain, options);
 }
+
+MatchWaitId BlockStore::StartMatch(SessionId session, std::vector<ShardChain> shards,
+                                   const MatchOptions& options, MatchDone done) {
+  return impl_->read->StartMatch(session, std::move(shards), options, std::move(done));
+}
+
+void BlockStore::CancelMatch(MatchWaitId wait) { impl_->parts.waits.Cancel(wait.value); }
+
+void BlockStore::EndWaits() { impl_->parts.waits.EndAll(); }
 
 void BlockStore::Acquire(const NamespaceId& ns, const BlockKey& key,
                          std::function<void(absl::StatusOr<BlockRef>)> done, bool is_use) {
@@ -535,6 +571,8 @@ BlockStoreStats BlockStore::stats() const {
   stats.rejected_blocks = parts.counters.rejected_blocks.value();
   stats.corrupt_blocks = parts.counters.corrupt_blocks.value();
   stats.pending_writes = parts.disk_queue.writes_count();
+  stats.waiting_matches = parts.waits.count();
+  stats.ending_blocks = impl_->let_go.blocks_count();
   stats.is_recovering = impl_->recovery.is_running();
   stats.asked_keys = parts.counters.asked_keys.value();
   stats.matched_keys = parts.counters.matched_keys.value();
@@ -562,7 +600,11 @@ std::vector<HotPrefix> BlockStore::HottestPrefixes(size_t count) const {
 
 std::vector<StatsSample> BlockStore::History() const { return impl_->history.All(); }
 
-void BlockStore::RunMaintenance() { impl_->RunMaintenance(); }
+void BlockStore::RunMaintenance() {
+  impl_->RunMaintenance();
+  while (impl_->let_go.RunPiece()) {
+  }
+}
 
 bool BlockStore::FlushToDisk(absl::Duration timeout) {
   return impl_->parts.disk_queue.WaitUntilIdle(timeout);

@@ -65,6 +65,10 @@ struct BlockStoreOptions {
   uint32_t acquire_queue_max = 16'384;  // disk reads waiting
   uint32_t event_log_max = 262'144;     // events kept while there are watchers, 80 bytes each
   uint32_t watchers_max = 64;
+  // Matches that wait for pending blocks, and keys in all of them: beyond either, a match answers
+  // at once with what there is.
+  uint32_t waiting_matches_max = 4'096;
+  uint32_t waiting_keys_max = 4'194'304;
   const Clock* clock = nullptr;        // null: the steady clock
   MetricsRegistry* metrics = nullptr;  // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
@@ -91,8 +95,28 @@ struct MatchResult {
   uint32_t matched_count = 0;
   uint32_t pending_count = 0;
   LeaseId lease;             // 0 when none was asked for or nothing matched
-  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each
+  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each: in all shards
   uint32_t disk_blocks = 0;
+};
+
+// The blocks of one shard. The shards of a model (tensor- and pipeline-parallel ranks) have
+// namespaces of their own, and so keys of their own for the same tokens.
+struct ShardChain {
+  NamespaceId ns;
+  std::vector<BlockKey> keys;
+};
+
+using MatchDone = std::function<void(absl::StatusOr<MatchResult>)>;
+
+// A match that waits. 0: none.
+struct MatchWaitId {
+  uint64_t value = 0;
+};
+
+// What Claim reserved: the first `wanted_count` keys, up to the first that is `refusal`.
+struct ClaimResult {
+  uint32_t wanted_count = 0;
+  OfferState refusal = OfferState::kWanted;  // kWanted: there was none, all keys are reserved
 };
 
 class BlockStoreImpl;
@@ -178,8 +202,9 @@ class BlockStore {
   absl::StatusOr<SessionId> OpenSession(absl::string_view client_name);
   absl::Status KeepAlive(SessionId session, bool renew_leases);
   void ReleaseLeases(SessionId session, std::span<const LeaseId> leases);
-  // Frees all leases and reservations of the session, in bounded pieces; idempotent. Nobody ever
-  // sees its partial blocks.
+  // Frees all leases and reservations of the session; idempotent. Nobody ever sees its partial
+  // blocks. What is little is free when this returns; of more (as in ReleaseLeases) the rest
+  // follows in the background, in pieces, reservations first: the caller never waits for millions.
   void EndSession(SessionId session);
 
   // What the store would like of these keys: kWanted (now reserved for `session`), kPresent,
@@ -187,6 +212,14 @@ class BlockStore {
   // FailedPrecondition (unknown namespace or session), ResourceExhausted (chain_keys_max).
   absl::StatusOr<std::vector<OfferState>> Offer(SessionId session, const NamespaceId& ns,
                                                 std::span<const BlockKey> keys);
+
+  // Offer for those who will compute the blocks before they can send them: reserves keys from the
+  // front on and stops at the first that is not wanted. So two sessions never hold parts of one
+  // chain and wait for each other. A reservation that the session has gets a new term.
+  absl::StatusOr<ClaimResult> Claim(SessionId session, const NamespaceId& ns,
+                                    std::span<const BlockKey> keys);
+  // Gives back the session's reservations of these keys, except of those that are being filled.
+  void Withdraw(SessionId session, const NamespaceId& ns, std::span<const BlockKey> keys);
 
   // Room for one block, found by evicting if need be. Errors: AlreadyExists (present, or pending in
   // another session: the text says which word), ResourceExhausted (everything is pinned, or a
@@ -196,10 +229,24 @@ class BlockStore {
 
   // How many leading keys of `chain` are stored, and how many more are pending. With a lease, what
   // was found stays until the lease ends; without, nothing changes, recency included. No I/O.
-  // O(keys found). `wait_pending` blocks the caller. Errors: FailedPrecondition (unknown namespace;
-  // unknown session with `lease`), AlreadyExists (lease_id is taken), ResourceExhausted (limits).
+  // O(keys found). `wait_pending` blocks the caller: StartMatch does not. Errors:
+  // FailedPrecondition (unknown namespace; unknown session with `lease`), AlreadyExists (lease_id
+  // is taken), ResourceExhausted (limits).
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
                                     std::span<const BlockKey> chain, const MatchOptions& options);
+
+  // Match of several shards, which may wait without a thread. The answer is about the smallest
+  // common prefix: block i is matched when all shards have it, and the one lease holds the matched
+  // blocks of all shards and nothing else. `done` is called once: at once, on this thread, when
+  // nothing is to be waited for (or no more may wait: waiting_matches_max, waiting_keys_max); else
+  // on a thread of the store, once what was pending has settled, wait_pending is over, or the wait
+  // was cancelled (Cancelled). It must not block. Errors: those of Match; InvalidArgument (no
+  // shards, or shards of different length).
+  MatchWaitId StartMatch(SessionId session, std::vector<ShardChain> shards,
+                         const MatchOptions& options, MatchDone done);
+  void CancelMatch(MatchWaitId wait);
+  // All waits end now with what there is, and no match waits any more.
+  void EndWaits();
 
   // The block, pinned, from the fastest tier that has it: `done` is called at once for the host
   // tier, and on an I/O thread after a read and a checksum for the disk tier. Errors: NotFound (a
@@ -257,7 +304,8 @@ class BlockStore {
   // Waits for an event after `sequence`, until `timeout`. Returns the last event's number.
   uint64_t WaitForEvents(uint64_t sequence, absl::Duration timeout);
 
-  // Expires sessions, leases and reservations by the clock. For tests without a maintenance thread.
+  // Expires sessions, leases and reservations by the clock, and gives back all that ended. For
+  // tests without a maintenance thread.
   void RunMaintenance();
   // Waits until all queued disk writes and removals are done, recovery included. False after
   // `timeout`.

@@ -1,13 +1,13 @@
 #include "cache_server/cache_service.h"
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/fetch_stream.h"
+#include "cache_server/match_call.h"
 #include "cache_server/publish_stream.h"
 #include "cache_server/service_state.h"
 #include "cache_server/session_stream.h"
@@ -28,14 +28,10 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// Matches that wait for pending blocks at the same time; more answer at once with what there is.
-constexpr size_t kWaitingMatchesMax = 16;
 // Drops of whole namespaces that wait for their turn; more are refused.
 constexpr size_t kDropsQueuedMax = 64;
 // How long a drop waits for the disk tier to forget what was dropped.
 constexpr absl::Duration kDropFlushMax = absl::Seconds(1);
-// How soon a waiting match learns that its client has gone.
-constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 // A client that misses this many heartbeats in a row has lost its session.
 constexpr int kHeartbeatsPerTtl = 5;
 constexpr uint32_t kGoldenTokensCount = 16;
@@ -139,14 +135,12 @@ class UnaryCall {
             const google::protobuf::Message& request)
       : incarnation_(state->incarnation),
         hold_(state->holds),
-        context_(context),
         reactor_(context->DefaultReactor()),
         record_(&state->metrics, method) {
     record_.OnReceived(request.ByteSizeLong());
   }
 
   ServerUnaryReactor* reactor() const { return reactor_; }
-  bool is_cancelled() const { return context_->IsCancelled(); }
 
   // REQUIRES: called once.
   ServerUnaryReactor* Answer(const absl::Status& status,
@@ -165,7 +159,6 @@ class UnaryCall {
  private:
   const uint64_t incarnation_;
   const Hold hold_;
-  CallbackServerContext* const context_;
   ServerUnaryReactor* const reactor_;
   RpcRecord record_;
 };
@@ -185,7 +178,6 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
       : state_(options.metrics),
         version_(options.version),
         watches_(&state_),
-        waiting_matches_("ibid-match-wait", kWaitingMatchesMax, kWaitingMatchesMax),
         drops_("ibid-drop", 1, kDropsQueuedMax) {
     IBID_CHECK(options.store != nullptr);
     state_.store = options.store;
@@ -194,8 +186,6 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     state_.heartbeat = std::min(options.session_ttl, options.lease_ttl) / kHeartbeatsPerTtl;
   }
 
-  ~CacheServiceImpl() override { is_draining_ = true; }
-
   grpc::Service* grpc_service() override { return this; }
 
   void RefuseSessions() override {
@@ -203,7 +193,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   }
 
   void Drain() override {
-    is_draining_ = true;
+    store().EndWaits();
     const absl::Status why = absl::UnavailableError("the server is shutting down");
     sessions_.EndAll(why);
     watches_.EndAll(why);
@@ -251,92 +241,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
 
   ServerUnaryReactor* Match(CallbackServerContext* context, const v1::MatchRequest* request,
                             v1::MatchResponse* response) override {
-    auto call = std::make_shared<UnaryCall>(&state_, context, RpcMethod::kMatch, *request);
-    const absl::Duration wait =
-        std::min(absl::Milliseconds(request->wait_pending_ms()), kWaitPendingMax);
-    const absl::Time until = clock_.Now() + wait;
-    if (wait > absl::ZeroDuration() && HasPending(*request) && TryBeginWaiting() &&
-        waiting_matches_.TrySubmit([this, call, request, response, until] {
-          WaitForPending(*call, *request, until);
-          --waiting_count_;
-          AnswerMatch(*call, *request, response);
-        })) {
-      return call->reactor();
-    }
-    return AnswerMatch(*call, *request, response);
-  }
-
-  // A match that queued for a thread would answer late: there are as many as may wait.
-  bool TryBeginWaiting() {
-    if (waiting_count_.fetch_add(1) < kWaitingMatchesMax) return true;
-    --waiting_count_;
-    return false;
-  }
-
-  ServerUnaryReactor* AnswerMatch(UnaryCall& call, const v1::MatchRequest& request,
-                                  v1::MatchResponse* response) {
-    // A lease whose number reaches nobody would be renewed with the session's others for ever.
-    if (call.is_cancelled())
-      return call.Answer(absl::CancelledError("Match: nobody waits"), *response);
-    return call.Answer(MatchNow(request, response), *response);
-  }
-
-  struct MatchArguments {
-    NamespaceId ns;
-    std::vector<BlockKey> chain;
-  };
-  static absl::StatusOr<MatchArguments> ArgumentsOf(const v1::MatchRequest& request) {
-    MatchArguments arguments;
-    IBID_ASSIGN_OR_RETURN(arguments.ns.digest,
-                          DigestFromBytes(request.namespace_id(), "namespace_id"));
-    IBID_ASSIGN_OR_RETURN(arguments.chain, DecodeKeys(request.keys()));
-    return arguments;
-  }
-
-  absl::Status MatchNow(const v1::MatchRequest& request, v1::MatchResponse* response) {
-    response->set_incarnation(state_.incarnation);
-    IBID_ASSIGN_OR_RETURN(const MatchArguments arguments, ArgumentsOf(request));
-    MatchOptions options;
-    options.lease = request.lease();
-    options.lease_id = LeaseId{request.lease_id()};
-    IBID_ASSIGN_OR_RETURN(
-        const MatchResult result,
-        store().Match(SessionId{request.session_id()}, arguments.ns, arguments.chain, options));
-    response->set_matched_count(result.matched_count);
-    response->set_pending_count(result.pending_count);
-    response->set_lease_id(result.lease.value);
-    AddTier("host", result.host_blocks, response);
-    AddTier("disk", result.disk_blocks, response);
-    return absl::OkStatus();
-  }
-
-  static void AddTier(const char* name, uint32_t blocks, v1::MatchResponse* response) {
-    if (blocks == 0) return;
-    v1::TierCount* tier = response->add_tiers();
-    tier->set_tier(name);
-    tier->set_blocks(blocks);
-  }
-
-  bool HasPending(const v1::MatchRequest& request) {
-    const absl::StatusOr<MatchArguments> arguments = ArgumentsOf(request);
-    if (!arguments.ok()) return false;
-    const auto result = store().Match(SessionId{}, arguments->ns, arguments->chain, {});
-    return result.ok() && result->pending_count > 0;
-  }
-
-  // Waits in slices, without a lease, until nothing is pending, the time is over, or nobody waits
-  // for the answer any more.
-  void WaitForPending(const UnaryCall& call, const v1::MatchRequest& request, absl::Time until) {
-    const absl::StatusOr<MatchArguments> arguments = ArgumentsOf(request);
-    if (!arguments.ok()) return;
-    while (!is_draining_ && !call.is_cancelled()) {
-      const absl::Duration left = until - clock_.Now();
-      if (left <= absl::ZeroDuration()) return;
-      MatchOptions options;
-      options.wait_pending = std::min(left, kWaitSlice);
-      const auto result = store().Match(SessionId{}, arguments->ns, arguments->chain, options);
-      if (!result.ok() || result->pending_count == 0) return;
-    }
+    return StartMatchCall(&state_, context, request, response);
   }
 
   ServerUnaryReactor* Offer(CallbackServerContext* context, const v1::OfferRequest* request,
@@ -350,11 +255,26 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     NamespaceId ns;
     IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
     IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
-    IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states,
-                          store().Offer(SessionId{request.session_id()}, ns, keys));
+    const SessionId session{request.session_id()};
+    if (request.withdraws()) {
+      store().Withdraw(session, ns, keys);
+      return absl::OkStatus();
+    }
+    if (request.stops_at_refusal()) return ClaimNow(session, ns, keys, response);
+    IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states, store().Offer(session, ns, keys));
     IBID_CHECK(states.size() == keys.size()) << states.size() << " " << keys.size();
     for (const OfferState state : states)
       response->add_outcomes(static_cast<v1::BlockOutcome>(OutcomeOf(state)));
+    return absl::OkStatus();
+  }
+
+  absl::Status ClaimNow(SessionId session, const NamespaceId& ns, const std::vector<BlockKey>& keys,
+                        v1::OfferResponse* response) {
+    IBID_ASSIGN_OR_RETURN(const ClaimResult claim, store().Claim(session, ns, keys));
+    for (uint32_t i = 0; i < claim.wanted_count; ++i)
+      response->add_outcomes(v1::BLOCK_OUTCOME_WANTED);
+    if (claim.refusal != OfferState::kWanted)
+      response->add_outcomes(static_cast<v1::BlockOutcome>(OutcomeOf(claim.refusal)));
     return absl::OkStatus();
   }
 
@@ -438,11 +358,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   const std::string version_;
   SessionStreams sessions_;
   WatchStreams watches_;
-  std::atomic<bool> is_draining_{false};
-  std::atomic<size_t> waiting_count_{0};
-  // Last, so that they end first: their work uses all of the above.
-  Executor waiting_matches_;
-  Executor drops_;
+  Executor drops_;  // last, so that it ends first: its work uses all of the above
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // CacheService: the gRPC face of a BlockStore. It checks what comes in, moves block bytes between
 // the wire and the store's slots and says what came of it; every decision is the store's.
 //
-// Thread safety: gRPC calls it from many threads. No call blocks one of gRPC's threads: waiting
-// matches and drops of whole namespaces run on threads of the service.
+// Thread safety: gRPC calls it from many threads. No call blocks one of gRPC's threads: matches
+// wait in the store without one, and drops of whole namespaces run on a thread of the service.
 #pragma once
 
 #include <grpcpp/impl/service_type.h>

@@ -22,15 +22,21 @@ absl::Status UnknownNamespace(const NamespaceId& ns) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, const NamespaceId& ns,
-                                                           std::span<const BlockKey> keys) {
-  if (keys.size() > parts_.options.chain_keys_max) {
-    return LimitReached(absl::StrCat(keys.size(), " keys in one call"), "chain_keys_max",
+absl::StatusOr<NamespacePtr> PublishPath::Admit(SessionId session, const NamespaceId& ns,
+                                                size_t keys_count) {
+  if (keys_count > parts_.options.chain_keys_max) {
+    return LimitReached(absl::StrCat(keys_count, " keys in one call"), "chain_keys_max",
                         parts_.options.chain_keys_max);
   }
-  const NamespacePtr info = parts_.namespaces.Find(ns);
+  NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
   IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  return info;
+}
+
+absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, const NamespaceId& ns,
+                                                           std::span<const BlockKey> keys) {
+  IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
   if (parts_.is_refusing_blocks) return std::vector(keys.size(), OfferState::kRejected);
   std::vector<OfferState> states;
   states.reserve(keys.size());
@@ -42,6 +48,42 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   }
   for (const EntryId id : used) parts_.book.Use(id);
   return states;
+}
+
+absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const NamespaceId& ns,
+                                               std::span<const BlockKey> keys) {
+  IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
+  ClaimResult result;
+  if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
+  for (const BlockKey& key : keys) {
+    EntryId used = kNoEntry;
+    result.refusal = OfferOne(session, *info, key, &used);
+    if (result.refusal != OfferState::kWanted) break;
+    ++result.wanted_count;
+  }
+  return result;
+}
+
+void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
+                           std::span<const BlockKey> keys) {
+  const NamespacePtr info = parts_.namespaces.Find(ns);
+  if (info == nullptr) return;
+  // From the end: who waits for the first of them finds all of them free.
+  for (size_t i = keys.size(); i-- > 0;) {
+    const BlockKey& key = keys[i];
+    IndexShard& shard = parts_.index.ShardOf(key);
+    EntryId id;
+    {
+      MutexLock lock(shard.mutex);
+      id = shard.Find(info->number, key);
+      if (id == kNoEntry) continue;
+      const IndexEntry& entry = shard.Get(id);
+      const bool is_own = entry.is_filling() && entry.checksum == session.value;
+      if (!is_own || entry.Has(kHasWriter)) continue;
+    }
+    parts_.sessions.RemoveReservation(session, id);
+    Revoke(session, id);
+  }
 }
 
 OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
@@ -60,10 +102,8 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
     }
     // Bytes on their way in or out: what comes of it is not known yet.
     if (entry.is_in_use()) return OfferState::kPending;
-    if (entry.is_filling()) {
-      const bool is_own = entry.checksum == session.value && !entry.Has(kHasWriter);
-      return is_own ? OfferState::kWanted : OfferState::kPending;
-    }
+    const bool is_own = entry.checksum == session.value && !entry.Has(kHasWriter);
+    if (entry.is_filling() && !is_own) return OfferState::kPending;
     entry.Set(kFilling);
     entry.checksum = session.value;
   }
@@ -173,7 +213,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   parts_.sessions.RemoveReservation(slot.session, slot.id);
   const bool has_disk = parts_.disk != nullptr;
   IndexShard& shard = parts_.index.ShardOf(slot.id);
-  bool is_void = false;
+  bool is_void = false, wakes_waiters = false;
   BlockTraits traits;
   {
     MutexLock lock(shard.mutex);
@@ -191,13 +231,15 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
                             is_place_known ? &slot.link.parent : nullptr);
       if (has_disk) ++entry.refs;             // the disk writer's
       if (has_disk && durable) ++entry.busy;  // its bytes must not leave before they are written
-      shard.settled.NotifyAll();
+      wakes_waiters = entry.Has(kHasWaiters);
+      entry.Clear(kHasWaiters);
     }
   }
   if (is_void) {
     Abort(slot);
     return done(absl::FailedPreconditionError("the session or the namespace is gone"));
   }
+  if (wakes_waiters) parts_.waits.WakeEntry(slot.id);
   parts_.book.Admit(TierName::kHost, slot.id, traits);
   parts_.counters.OnCopyIn(TierName::kHost, slot.id, parts_.Now());
   parts_.counters.published_blocks.Add();

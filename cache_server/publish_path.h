@@ -28,6 +28,9 @@ class PublishPath {
 
   absl::StatusOr<std::vector<OfferState>> Offer(SessionId session, const NamespaceId& ns,
                                                 std::span<const BlockKey> keys);
+  absl::StatusOr<ClaimResult> Claim(SessionId session, const NamespaceId& ns,
+                                    std::span<const BlockKey> keys);
+  void Withdraw(SessionId session, const NamespaceId& ns, std::span<const BlockKey> keys);
   absl::StatusOr<WriterSlot> Reserve(SessionId session, const NamespaceId& ns,
                                      const ChainLink& link);
   void Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, bool durable,
@@ -38,6 +41,8 @@ class PublishPath {
   void Revoke(SessionId session, EntryId id);
 
  private:
+  // The open namespace. Errors: FailedPrecondition (namespace, session), ResourceExhausted.
+  absl::StatusOr<NamespacePtr> Admit(SessionId session, const NamespaceId& ns, size_t keys_count);
   OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
                       EntryId* used);
   // The entry, filling, with the writer's flag. Errors: AlreadyExists, InvalidArgument.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,31 +73,146 @@ ReadPath::ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery)
     executor_ = std::make_unique<Executor>("ibid-disk-read", parts_.options.io_threads_count,
                                            parts_.options.acquire_queue_max);
   }
+  parts_.waits.Start([this](std::unique_ptr<MatchWait> wait, MatchWaits::Wake wake) {
+    if (wake == MatchWaits::Wake::kSettled) return GoOn(std::move(wait));
+    if (wake == MatchWaits::Wake::kOver) return Answer(std::move(wait));
+    parts_.waits.Forget(*wait);
+    wait->done(absl::CancelledError("the match was cancelled while it waited"));
+  });
+}
+
+ReadPath::~ReadPath() { parts_.waits.Stop(); }
+
+absl::Status ReadPath::Admit(SessionId session, size_t keys_count, const MatchOptions& options) {
+  if (keys_count > parts_.options.chain_keys_max) {
+    return LimitReached(absl::StrCat(keys_count, " keys in one call"), "chain_keys_max",
+                        parts_.options.chain_keys_max);
+  }
+  if (!options.lease) return absl::OkStatus();
+  return parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false);
+}
+
+absl::StatusOr<std::vector<NamespacePtr>> ReadPath::CheckShards(
+    std::span<const ShardChain> shards) {
+  if (shards.empty()) return absl::InvalidArgumentError("a match of no shard");
+  std::vector<NamespacePtr> namespaces;
+  for (const ShardChain& shard : shards) {
+    if (shard.keys.size() != shards.front().keys.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("the shards of one match have ",
+                                                     shards.front().keys.size(), " and ",
+                                                     shard.keys.size(), " keys"));
+    }
+    namespaces.push_back(parts_.namespaces.Find(shard.ns));
+    if (namespaces.back() == nullptr) return UnknownNamespace(shard.ns);
+  }
+  return namespaces;
+}
+
+std::vector<ReadPath::ShardView> ReadPath::ViewsOf(const MatchWait& wait) {
+  std::vector<ShardView> views;
+  for (size_t i = 0; i < wait.shards.size(); ++i)
+    views.push_back({wait.namespaces[i], wait.shards[i].keys});
+  return views;
 }
 
 absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId& ns,
                                             std::span<const BlockKey> chain,
                                             const MatchOptions& options) {
-  if (chain.size() > parts_.options.chain_keys_max) {
-    return LimitReached(absl::StrCat(chain.size(), " keys in one call"), "chain_keys_max",
-                        parts_.options.chain_keys_max);
+  if (options.wait_pending <= absl::ZeroDuration()) {
+    const ShardView only{parts_.namespaces.Find(ns), chain};
+    if (only.ns == nullptr) return UnknownNamespace(ns);
+    IBID_RETURN_IF_ERROR(Admit(session, chain.size(), options));
+    return MatchNow(session, {&only, 1}, options);
   }
-  const NamespacePtr info = parts_.namespaces.Find(ns);
-  if (info == nullptr) return UnknownNamespace(ns);
-  if (options.lease)
-    IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
-  if (options.wait_pending > absl::ZeroDuration())
-    WaitForPending(*info, chain, options.wait_pending);
-  if (!options.lease) return Scan(*info, chain, nullptr);
-  HeldBlocks blocks;
-  blocks.payload_bytes = info->payload_bytes;
-  MatchResult result = Scan(*info, chain, &blocks.ids);
-  CountLookup(*info, chain, blocks.ids);
-  parts_.demand.Count(ns, chain, result.matched_count);
+  struct Answer {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<absl::StatusOr<MatchResult>> result IBID_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();
+  StartMatch(session, {ShardChain{ns, {chain.begin(), chain.end()}}}, options,
+             [answer](absl::StatusOr<MatchResult> result) {
+               MutexLock lock(answer->mutex);
+               answer->result = std::move(result);
+               answer->changed.NotifyAll();
+             });
+  MutexLock lock(answer->mutex);
+  while (!answer->result.has_value()) answer->changed.Wait(answer->mutex);
+  return *std::move(answer->result);
+}
+
+MatchWaitId ReadPath::StartMatch(SessionId session, std::vector<ShardChain> shards,
+                                 const MatchOptions& options, MatchDone done) {
+  auto wait = std::make_unique<MatchWait>();
+  absl::StatusOr<std::vector<NamespacePtr>> namespaces = CheckShards(shards);
+  absl::Status status = namespaces.status();
+  if (status.ok()) {
+    wait->session = session;
+    wait->shards = std::move(shards);
+    wait->namespaces = *std::move(namespaces);
+    wait->options = options;
+    status = Admit(session, wait->keys_count(), options);
+  }
+  if (!status.ok()) {
+    done(std::move(status));
+    return {};
+  }
+  if (options.wait_pending <= absl::ZeroDuration() || !parts_.waits.Admit(wait.get())) {
+    done(MatchNow(session, ViewsOf(*wait), options));
+    return {};
+  }
+  wait->done = std::move(done);
+  const MatchWaitId id{wait->id};
+  GoOn(std::move(wait));
+  return id;
+}
+
+// Goes along the chains from one pending block to the next: O(keys) in all.
+void ReadPath::GoOn(std::unique_ptr<MatchWait> wait) {
+  const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
+  const size_t length = wait->shards.front().keys.size();
+  for (; wait->position < length; ++wait->position) {
+    for (size_t i = 0; i < wait->shards.size(); ++i) {
+      const NamespacePtr ns = wait->namespaces[i];
+      const BlockKey key = wait->shards[i].keys[wait->position];
+      const Found found = LookOrRecover(*ns, key, is_disk_readable, /*adds_hold=*/false);
+      if (found.is_resident) continue;
+      if (!found.is_pending) return Answer(std::move(wait));
+      parts_.waits.Park(found.id, std::move(wait));
+      bool is_settled = true;
+      {
+        IndexShard& shard = parts_.index.ShardOf(key);
+        MutexLock lock(shard.mutex);
+        is_settled = shard.Find(ns->number, key) != found.id || !shard.Get(found.id).is_filling();
+        if (!is_settled) shard.Get(found.id).Set(kHasWaiters);
+      }
+      // What settled before the flag was there has woken nobody.
+      if (is_settled) parts_.waits.WakeEntry(found.id);
+      return;
+    }
+  }
+  Answer(std::move(wait));
+}
+
+void ReadPath::Answer(std::unique_ptr<MatchWait> wait) {
+  absl::StatusOr<MatchResult> result = MatchNow(wait->session, ViewsOf(*wait), wait->options);
+  parts_.waits.Forget(*wait);
+  wait->done(std::move(result));
+}
+
+absl::StatusOr<MatchResult> ReadPath::MatchNow(SessionId session, std::span<const ShardView> shards,
+                                               const MatchOptions& options) {
+  if (!options.lease) return Scan(shards, nullptr);
+  std::vector<HeldBlocks> blocks;
+  MatchResult result = Scan(shards, &blocks);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    CountLookup(shards[i], blocks[i].ids);
+    parts_.demand.Count(shards[i].ns->id, shards[i].keys, result.matched_count);
+  }
   if (result.matched_count == 0) return result;
   const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
   if (!lease.ok()) {
-    residency_.EndHolds(blocks);
+    for (const HeldBlocks& held : blocks) residency_.EndHolds(held);
     return lease.status();
   }
   result.lease = *lease;
@@ -104,14 +220,13 @@ absl::StatusOr<MatchResult> ReadPath::Match(SessionId session, const NamespaceId
 }
 
 // One use of what was found, and a sign of what will be published.
-void ReadPath::CountLookup(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                           std::span<const EntryId> found) {
-  std::vector<ChainBlock> blocks(chain.size());
-  for (size_t i = 0; i < chain.size(); ++i) {
-    blocks[i].fingerprint = parts_.book.FingerprintOf(chain[i]);
+void ReadPath::CountLookup(const ShardView& shard, std::span<const EntryId> found) {
+  std::vector<ChainBlock> blocks(shard.keys.size());
+  for (size_t i = 0; i < shard.keys.size(); ++i) {
+    blocks[i].fingerprint = parts_.book.FingerprintOf(shard.keys[i]);
     if (i < found.size()) blocks[i].id = found[i];
   }
-  parts_.book.Lookup(blocks, ns.layout.block_tokens);
+  parts_.book.Lookup(blocks, shard.ns->layout.block_tokens);
 }
 
 ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
@@ -177,66 +292,62 @@ ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey&
   return Look(ns, key, is_disk_readable, adds_hold);
 }
 
-MatchResult ReadPath::Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                           std::vector<EntryId>* held) {
+MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBlocks>* held) {
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
+  if (held != nullptr) {
+    for (const ShardView& shard : shards) held->push_back({{}, shard.ns->payload_bytes});
+  }
   MatchResult result;
   // No more keys are looked up at once than twice those found so far, so that a chain costs what is
   // found of it.
-  std::vector<Found> found;
+  std::vector<std::vector<Found>> found(shards.size());
+  const size_t length = shards.front().keys.size();
   size_t window = kScanWindowMin;
-  for (size_t begin = 0; begin < chain.size(); begin += found.size()) {
-    const auto keys = chain.subspan(begin, std::min(window, chain.size() - begin));
+  bool is_end = false;
+  for (size_t begin = 0; begin < length && !is_end; begin += found.front().size()) {
+    const size_t count = recovery_.is_running() ? 1 : std::min(window, length - begin);
     window = std::min(2 * window, kScanWindowMax);
     const bool adds_hold = held != nullptr && result.pending_count == 0;
-    if (recovery_.is_running()) {
-      found.assign(1, LookOrRecover(ns, keys.front(), is_disk_readable, adds_hold));
-    } else {
-      LookMany(ns, keys, is_disk_readable, adds_hold, &found);
-    }
-    bool is_end = false;
-    for (const Found& each : found) {
-      is_end |= !each.is_resident && !each.is_pending;
-      if (!is_end && each.is_resident && result.pending_count == 0) {
-        ++result.matched_count;
-        ++(each.is_in_host ? result.host_blocks : result.disk_blocks);
-        if (held != nullptr) held->push_back(each.id);
-        continue;
+    for (size_t s = 0; s < shards.size(); ++s) {
+      const auto keys = shards[s].keys.subspan(begin, count);
+      if (count == 1) {
+        found[s].assign(1, LookOrRecover(*shards[s].ns, keys[0], is_disk_readable, adds_hold));
+      } else {
+        LookMany(*shards[s].ns, keys, is_disk_readable, adds_hold, &found[s]);
       }
-      if (!is_end) ++result.pending_count;
-      if (each.is_held) residency_.EndHold(each.id, ns.payload_bytes);
     }
-    if (is_end) break;
+    for (size_t i = 0; i < count; ++i) {
+      const Found all = InAllOf(found, i);
+      is_end |= !all.is_resident && !all.is_pending;
+      const bool is_matched = !is_end && all.is_resident && result.pending_count == 0;
+      if (is_matched) {
+        ++result.matched_count;
+        ++(all.is_in_host ? result.host_blocks : result.disk_blocks);
+      } else if (!is_end) {
+        ++result.pending_count;
+      }
+      for (size_t s = 0; s < shards.size(); ++s) {
+        if (is_matched && held != nullptr) {
+          (*held)[s].ids.push_back(found[s][i].id);
+        } else if (found[s][i].is_held) {
+          residency_.EndHold(found[s][i].id, shards[s].ns->payload_bytes);
+        }
+      }
+    }
   }
   return result;
 }
 
-// Goes along the chain from one pending block to the next and waits at each: O(chain) in all.
-void ReadPath::WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                              absl::Duration timeout) {
-  // People wait by real time, whatever clock the store has.
-  const absl::Time until = SteadyClock().Now() + timeout;
-  const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
-  for (const BlockKey& key : chain) {
-    Found found = LookOrRecover(ns, key, is_disk_readable, /*adds_hold=*/false);
-    while (found.is_pending && SteadyClock().Now() < until) {
-      WaitUntilSettled(ns, key, until);
-      found = Look(ns, key, is_disk_readable, /*adds_hold=*/false);
-    }
-    if (!found.is_resident) return;
+// What is true of block `i` in all shards.
+ReadPath::Found ReadPath::InAllOf(std::span<const std::vector<Found>> found, size_t i) {
+  Found all;
+  all.is_resident = all.is_in_host = all.is_pending = true;
+  for (const std::vector<Found>& shard : found) {
+    all.is_pending = all.is_pending && (shard[i].is_resident || shard[i].is_pending);
+    all.is_resident = all.is_resident && shard[i].is_resident;
+    all.is_in_host = all.is_in_host && shard[i].is_in_host;
   }
-}
-
-void ReadPath::WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until) {
-  IndexShard& shard = parts_.index.ShardOf(key);
-  MutexLock lock(shard.mutex);
-  while (true) {
-    const EntryId id = shard.Find(ns.number, key);
-    if (id == kNoEntry || !shard.Get(id).is_filling()) return;
-    const absl::Duration left = until - SteadyClock().Now();
-    if (left <= absl::ZeroDuration()) return;
-    shard.settled.WaitFor(shard.mutex, left);
-  }
+  return all;
 }
 
 void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bool is_use) {

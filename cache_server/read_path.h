@@ -20,9 +20,12 @@ class ReadPath {
   using Done = std::function<void(absl::StatusOr<BlockRef>)>;
 
   ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery);
+  ~ReadPath();
 
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
                                     std::span<const BlockKey> chain, const MatchOptions& options);
+  MatchWaitId StartMatch(SessionId session, std::vector<ShardChain> shards,
+                         const MatchOptions& options, MatchDone done);
   void Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bool is_use);
   // Drops the block if its host copy does not match its checksum.
   bool DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key);
@@ -52,17 +55,28 @@ class ReadPath {
   // While recovery runs, a block that is not found is looked for in the disk directory.
   Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
                       bool adds_hold);
-  // Looks up keys of a chain, shard by shard: each shard is locked once for all of its keys.
+  // Looks up keys of a chain, shard of the index by shard: each is locked once for all of its keys.
   void LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys, bool is_disk_readable,
                 bool adds_hold, std::vector<Found>* found);
-  // Without `held` nothing changes; with it, every matched block is held once more and listed.
-  MatchResult Scan(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                   std::vector<EntryId>* held);
-  void CountLookup(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                   std::span<const EntryId> found);
-  void WaitForPending(const NamespaceInfo& ns, std::span<const BlockKey> chain,
-                      absl::Duration timeout);
-  void WaitUntilSettled(const NamespaceInfo& ns, const BlockKey& key, absl::Time until);
+  struct ShardView {
+    NamespacePtr ns;
+    std::span<const BlockKey> keys;
+  };
+
+  absl::Status Admit(SessionId session, size_t keys_count, const MatchOptions& options);
+  // The namespaces of the shards.
+  absl::StatusOr<std::vector<NamespacePtr>> CheckShards(std::span<const ShardChain> shards);
+  static std::vector<ShardView> ViewsOf(const MatchWait& wait);
+  absl::StatusOr<MatchResult> MatchNow(SessionId session, std::span<const ShardView> shards,
+                                       const MatchOptions& options);
+  // The smallest common prefix. Without `held` nothing changes; with it, every matched block is
+  // held once more and listed under its shard.
+  MatchResult Scan(std::span<const ShardView> shards, std::vector<HeldBlocks>* held);
+  static Found InAllOf(std::span<const std::vector<Found>> found, size_t i);
+  void CountLookup(const ShardView& shard, std::span<const EntryId> found);
+  // Parks the wait at the next pending block, or answers it.
+  void GoOn(std::unique_ptr<MatchWait> wait);
+  void Answer(std::unique_ptr<MatchWait> wait);
 
   void QueueRead(const Read& read, Done done);
   void ReadFromDisk(const Read& read);

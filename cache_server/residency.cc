@@ -68,7 +68,8 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
   after.id = id;
   IndexEntry& entry = shard.Get(id);
   const TierSet had = TiersOf(entry);
-  if (entry.is_filling()) shard.settled.NotifyAll();
+  after.wakes_waiters = entry.Has(kHasWaiters);
+  entry.Clear(kHasWaiters);
   if (entry.is_in_use() || entry.Has(kHasWriter)) {
     after.ns = entry.ns;
     after.key = entry.key;
@@ -85,6 +86,7 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
 void Residency::Finish(const Aftermath& after) {
   const EntryId id = after.id;
   const LeavingBlock leaving{after.fingerprint, after.is_eviction};
+  if (after.wakes_waiters) parts_.waits.WakeEntry(id);
   if (after.host_page != kNoPage) {
     parts_.book.Remove(TierName::kHost, id, after.parent, leaving);
     parts_.arena->Free(after.host_page);

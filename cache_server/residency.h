@@ -33,6 +33,7 @@ struct Aftermath {
   bool put_back_host = false;
   bool put_back_disk = false;
   bool took_host = false;
+  bool wakes_waiters = false;
   EntryId parent_to_drop = kNoEntry;
 };
 

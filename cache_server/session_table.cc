@@ -59,34 +59,65 @@ absl::Status SessionTable::Touch(SessionId session, absl::Time now, bool renew_l
   return absl::OkStatus();
 }
 
-LetGo SessionTable::EndLocked(SessionId session) {
-  LetGo let_go;
+uint64_t SessionTable::Lease::blocks_count() const {
+  uint64_t count = 0;
+  for (const HeldBlocks& held : blocks) count += held.ids.size();
+  return count;
+}
+
+void SessionTable::Lease::MoveTo(LetGo* let_go) {
+  for (HeldBlocks& held : blocks) let_go->leases.push_back(std::move(held));
+}
+
+std::unique_ptr<SessionTable::Session> SessionTable::TakeSession(SessionId session) {
   const auto it = sessions_.find(session.value);
-  if (it == sessions_.end()) return let_go;
-  for (auto& [id, lease] : it->second->leases) let_go.leases.push_back(std::move(lease.blocks));
-  for (const auto& [block, at] : it->second->reservations) let_go.reservations.push_back(block);
-  leases_count_ -= let_go.leases.size();
-  reservations_count_ -= let_go.reservations.size();
+  if (it == sessions_.end()) return nullptr;
+  std::unique_ptr<Session> taken = std::move(it->second);
   sessions_.erase(it);
+  leases_count_ -= taken->leases.size();
+  reservations_count_ -= taken->reservations.size();
   sessions_count_.store(sessions_.size(), std::memory_order_relaxed);
+  return taken;
+}
+
+// Without the lock: a session may hold very much.
+LetGo SessionTable::LetGoOf(SessionId id, std::unique_ptr<Session> session) {
+  LetGo let_go;
+  let_go.session = id;
+  if (session == nullptr) return let_go;
+  for (auto& [lease_id, lease] : session->leases) lease.MoveTo(&let_go);
+  let_go.reservations.reserve(session->reservations.size());
+  for (const auto& [at, block] : session->reservations_by_age) {
+    const auto it = session->reservations.find(block);
+    if (it != session->reservations.end() && it->second == at) {
+      let_go.reservations.push_back(block);
+      session->reservations.erase(it);  // two bookings may have one time
+    }
+  }
   return let_go;
 }
 
 LetGo SessionTable::End(SessionId session) {
-  MutexLock lock(mutex_);
-  return EndLocked(session);
+  std::unique_ptr<Session> taken;
+  {
+    MutexLock lock(mutex_);
+    taken = TakeSession(session);
+  }
+  return LetGoOf(session, std::move(taken));
 }
 
-absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id, HeldBlocks* blocks,
-                                               absl::Time now) {
+absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id,
+                                               std::vector<HeldBlocks>* blocks, absl::Time now) {
   if (id.value == 0) id.value = RandomId();
+  uint64_t count = 0;
+  for (const HeldBlocks& held : *blocks) count += held.ids.size();
   MutexLock lock(mutex_);
   Session* const found = Find(session);
   if (found == nullptr) return UnknownSession();
   if (found->leases.size() >= leases_max_) {
     return LimitReached("too many leases of one session", "leases_per_session_max", leases_max_);
   }
-  if (found->leased_blocks + blocks->ids.size() > leased_blocks_max_) {
+  if (found->leased_blocks + count > leased_blocks_max_) {
     return LimitReached("too many leased blocks of one session", "leased_blocks_per_session_max",
                         leased_blocks_max_);
   }
@@ -94,23 +125,22 @@ absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id, He
     return absl::AlreadyExistsError("the session has a lease of this id: choose ids at random");
   }
   found->heard_at = std::max(found->heard_at, now);
-  found->leased_blocks += blocks->ids.size();
+  found->leased_blocks += count;
   found->leases[id.value] = Lease{std::move(*blocks), now};
   ++leases_count_;
   return id;
 }
 
-std::optional<HeldBlocks> SessionTable::TakeLease(SessionId session, LeaseId lease) {
+void SessionTable::TakeLease(SessionId session, LeaseId lease, LetGo* let_go) {
   MutexLock lock(mutex_);
   Session* const found = Find(session);
-  if (found == nullptr) return std::nullopt;
+  if (found == nullptr) return;
   const auto it = found->leases.find(lease.value);
-  if (it == found->leases.end()) return std::nullopt;
-  HeldBlocks blocks = std::move(it->second.blocks);
-  found->leased_blocks -= blocks.ids.size();
+  if (it == found->leases.end()) return;
+  found->leased_blocks -= it->second.blocks_count();
+  it->second.MoveTo(let_go);
   found->leases.erase(it);
   --leases_count_;
-  return blocks;
 }
 
 absl::Status SessionTable::CheckLease(SessionId session, LeaseId lease, absl::Time now) const {
@@ -194,20 +224,29 @@ std::vector<SessionId> SessionTable::ids() const {
 }
 
 LetGo SessionTable::Expire(SessionId session, absl::Time now) {
-  MutexLock lock(mutex_);
-  Session* const found = Find(session);
-  if (found == nullptr) return {};
-  if (found->heard_at + session_ttl_ <= now) return EndLocked(session);
+  std::unique_ptr<Session> taken;
+  {
+    MutexLock lock(mutex_);
+    Session* const found = Find(session);
+    if (found == nullptr) return {};
+    if (found->heard_at + session_ttl_ > now) return ExpireWithin(session, *found, now);
+    taken = TakeSession(session);
+  }
+  return LetGoOf(session, std::move(taken));
+}
+
+LetGo SessionTable::ExpireWithin(SessionId id, Session& session, absl::Time now) {
   LetGo let_go;
-  ExpireReservations(*found, now, &let_go);
-  for (auto it = found->leases.begin(); it != found->leases.end();) {
-    if (!IsOver(*found, it->second, now)) {
+  let_go.session = id;
+  ExpireReservations(session, now, &let_go);
+  for (auto it = session.leases.begin(); it != session.leases.end();) {
+    if (!IsOver(session, it->second, now)) {
       ++it;
       continue;
     }
-    found->leased_blocks -= it->second.blocks.ids.size();
-    let_go.leases.push_back(std::move(it->second.blocks));
-    found->leases.erase(it++);
+    session.leased_blocks -= it->second.blocks_count();
+    it->second.MoveTo(&let_go);
+    session.leases.erase(it++);
     --leases_count_;
   }
   return let_go;

@@ -1,15 +1,14 @@
 // Sessions and what each holds: leases on blocks, reservations of blocks. It only keeps the books:
 // whoever takes something out of it lets go of the blocks.
 //
-// Thread safety: every method, from any thread. Work is O(what the one session holds); expiry goes
-// session by session.
+// Thread safety: every method, from any thread. Expiry goes session by session. The lock is held
+// for O(1), or O(leases of one session) while they expire, never for O(blocks).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,7 @@
 
 namespace ibid {
 
-// Blocks of one namespace that a lease holds.
+// Blocks of one namespace that a lease holds: a lease has as many of these as shards.
 struct HeldBlocks {
   std::vector<EntryId> ids;
   uint64_t payload_bytes = 0;  // of each
@@ -30,8 +29,9 @@ struct HeldBlocks {
 
 // What a session held and holds no more.
 struct LetGo {
+  SessionId session;
   std::vector<HeldBlocks> leases;
-  std::vector<EntryId> reservations;
+  std::vector<EntryId> reservations;  // in the order in which they were booked
   bool is_empty() const { return leases.empty() && reservations.empty(); }
 };
 
@@ -50,10 +50,10 @@ class SessionTable {
   // `id` 0: any. Errors: FailedPrecondition (unknown session), AlreadyExists (the session has this
   // lease), ResourceExhausted (leases_per_session_max, leased_blocks_per_session_max); `blocks` is
   // then unchanged.
-  absl::StatusOr<LeaseId> AddLease(SessionId session, LeaseId id, HeldBlocks* blocks,
+  absl::StatusOr<LeaseId> AddLease(SessionId session, LeaseId id, std::vector<HeldBlocks>* blocks,
                                    absl::Time now);
-  // Nothing when the lease is unknown, or was taken before.
-  std::optional<HeldBlocks> TakeLease(SessionId session, LeaseId lease);
+  // Adds what the lease held to `let_go`. Nothing when it is unknown, or was taken before.
+  void TakeLease(SessionId session, LeaseId lease, LetGo* let_go);
   absl::Status CheckLease(SessionId session, LeaseId lease, absl::Time now) const;
 
   // Books the reservation of `block`, or gives it a new term. Errors: FailedPrecondition (unknown
@@ -77,8 +77,10 @@ class SessionTable {
 
  private:
   struct Lease {
-    HeldBlocks blocks;
+    std::vector<HeldBlocks> blocks;
     absl::Time made_at;
+    uint64_t blocks_count() const;
+    void MoveTo(LetGo* let_go);
   };
   struct Session {
     std::string client_name;
@@ -95,8 +97,11 @@ class SessionTable {
     return std::max(lease.made_at, session.renewed_at) + lease_ttl_ <= now;
   }
   Session* Find(SessionId session) IBID_REQUIRES(mutex_);
-  LetGo EndLocked(SessionId session) IBID_REQUIRES(mutex_);
+  // Null when it is unknown.
+  std::unique_ptr<Session> TakeSession(SessionId session) IBID_REQUIRES(mutex_);
+  static LetGo LetGoOf(SessionId id, std::unique_ptr<Session> session);
   void ExpireReservations(Session& session, absl::Time now, LetGo* let_go) IBID_REQUIRES(mutex_);
+  LetGo ExpireWithin(SessionId id, Session& session, absl::Time now) IBID_REQUIRES(mutex_);
 
   const absl::Duration lease_ttl_;
   const absl::Duration session_ttl_;

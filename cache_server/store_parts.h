@@ -14,6 +14,7 @@
 #include "cache_server/event_log.h"
 #include "cache_server/eviction_book.h"
 #include "cache_server/host_arena.h"
+#include "cache_server/match_waits.h"
 #include "cache_server/namespace_table.h"
 #include "cache_server/read_buffers.h"
 #include "cache_server/session_table.h"
@@ -34,7 +35,8 @@ struct StoreParts {
         sessions(options),
         book(options.eviction_policy),
         read_buffers(options.read_buffer_bytes_max),
-        disk_queue(options.disk_write_queue_max) {}
+        disk_queue(options.disk_write_queue_max),
+        waits(options.waiting_matches_max, options.waiting_keys_max) {}
 
   absl::Time Now() const { return clock->Now(); }
 
@@ -51,6 +53,7 @@ struct StoreParts {
   EvictionBook book;
   ReadBuffers read_buffers;
   DiskWorkQueue disk_queue;
+  MatchWaits waits;
   std::atomic<uint32_t> disk_reads_waiting{0};  // somebody waits for each; the disk writer yields
   std::atomic<bool> is_refusing_blocks{false};  // no offer is wanted, nothing is reserved any more
 };

@@ -23,6 +23,8 @@ struct BlockStoreStats {
   uint64_t requested_blocks = 0, missed_blocks = 0;  // requested = hits of all tiers + missed
   uint64_t published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0;
   uint64_t pending_writes = 0;
+  uint64_t waiting_matches = 0;
+  uint64_t ending_blocks = 0;  // leases and reservations that ended, not given back yet
   uint64_t asked_keys = 0, matched_keys = 0;  // of chains that were matched with a lease
   double distinct_keys = 0;       // of those asked for since the start, estimated within 1% mostly
   double infinite_hit_ratio = 0;  // share of them that a cache without end would have had

@@ -302,6 +302,21 @@ PrefixMatch Client::Match(const NamespaceHandle& ns, std::span<const ChainLink> 
   return impl_->Match(ns, chain, options);
 }
 
+std::vector<PrefixMatch> Client::MatchShards(std::span<const ShardLinks> shards,
+                                             const MatchCallOptions& options) {
+  return impl_->MatchShards(shards, options);
+}
+
+ClaimedPrefix Client::Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                            absl::Duration timeout) {
+  return impl_->Claim(ns, links, timeout);
+}
+
+void Client::Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                      absl::Duration timeout) {
+  impl_->Withdraw(ns, links, timeout);
+}
+
 PrefixCount Client::Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
                           absl::Duration timeout) {
   return impl_->Probe(ns, chain, timeout);

@@ -66,6 +66,8 @@ class PrefixMatch {
   uint32_t pending_count() const;  // and after them, blocks that others are filling now
   uint32_t host_blocks() const;
   uint32_t disk_blocks() const;
+  // Every server that had to be asked answered; else what the others have is not known.
+  bool is_complete() const;
 
  private:
   friend class ClientImpl;
@@ -116,6 +118,20 @@ struct PrefixCount {
   uint32_t blocks = 0, pending = 0, host_blocks = 0, disk_blocks = 0;
   bool is_complete =
       true;  // every server that had to be asked answered; else `blocks` is a lower bound
+};
+
+// What Claim reserved for this client: blocks from the first on.
+struct ClaimedPrefix {
+  uint32_t wanted_count = 0;
+  // What stopped it: kPresent, kPending (another client computes it), kRejected (a limit), kFailed
+  // (no answer). kOk: nothing did.
+  BlockResult refusal = BlockResult::kOk;
+};
+
+// A chain in the namespace of one shard.
+struct ShardLinks {
+  NamespaceHandle ns;
+  std::span<const ChainLink> links;
 };
 
 // What one server says of itself; field by field as in GetStatsResponse.
@@ -183,6 +199,24 @@ class Client {
   // estimates that add up to blocks_count().
   PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
                     const MatchCallOptions& options = {});
+
+  // Match for the shards of one model (tensor- and pipeline-parallel ranks), which must agree on
+  // how much they need not compute: one match a shard, all with the same blocks_count(), that of
+  // the smallest common prefix, and the same pending_count(). Nothing is leased beyond it (with
+  // several servers: unless blocks leave between the two halves of the call). REQUIRES: 1 to
+  // kMatchShardsMax (256) shards, each with the same number of links.
+  std::vector<PrefixMatch> MatchShards(std::span<const ShardLinks> shards,
+                                       const MatchCallOptions& options = {});
+
+  // For who is about to compute `links` and will publish them: reserves them from the first on, up
+  // to the first block that is stored or that another client has claimed. A claim ends with its
+  // publication, with Withdraw, with the session, or reservation_ttl after it was last made or
+  // repeated. Does not block past min(timeout, match_timeout).
+  ClaimedPrefix Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                      absl::Duration timeout = absl::InfiniteDuration());
+  // Gives back what was claimed and is not being published. Best effort.
+  void Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                absl::Duration timeout = absl::InfiniteDuration());
 
   // Match for those who want to know and not to fetch: schedulers, operators. Needs no open
   // namespace (one that a server does not know has no blocks there), takes no lease and changes

@@ -22,24 +22,33 @@ namespace ibid {
 // must still arrive.
 inline constexpr double kWaitShare = 0.8;
 
-// What one server leased to a match; it counts only while that session lives.
-struct ServerLease {
-  uint16_t server = 0;
-  uint64_t lease_id = 0;  // 0: matched without one
-  std::weak_ptr<CacheSession> session;
+// What one server leased to a match, or to the matches of several shards; it counts only while that
+// session lives. Gives the lease back when it dies, without waiting: nothing when the session is
+// gone, and the lease with it.
+class HeldLease {
+ public:
+  // `lease_id` 0: matched without one.
+  HeldLease(uint16_t server, uint64_t lease_id, std::weak_ptr<CacheSession> session)
+      : server(server), lease_id(lease_id), session(std::move(session)) {}
+  ~HeldLease();
+  HeldLease(const HeldLease&) = delete;
+  HeldLease& operator=(const HeldLease&) = delete;
+
+  const uint16_t server;
+  const uint64_t lease_id;
+  const std::weak_ptr<CacheSession> session;
 };
 
-// Without waiting; nothing when the session is gone, and the lease with it.
-void GiveBack(const ServerLease& lease);
-
 struct PrefixMatch::State {
-  ~State();
+  // Keeps the first `count` blocks, and the leases that hold any of them.
+  void Shorten(uint32_t count);
 
   NamespaceHandle ns;
   std::vector<BlockKey> keys;           // of the matched blocks
   std::vector<uint32_t> lease_indices;  // one a key: into `leases`
-  std::vector<ServerLease> leases;
+  std::vector<std::shared_ptr<HeldLease>> leases;
   uint32_t pending_count = 0, host_blocks = 0, disk_blocks = 0;
+  bool is_complete = false;
 };
 
 // Thread safety: thread-safe. Each method is the one of Client.
@@ -52,6 +61,12 @@ class ClientImpl {
   absl::StatusOr<NamespaceHandle> OpenNamespace(const NamespaceSpec& spec);
   PrefixMatch Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
                     const MatchCallOptions& options);
+  std::vector<PrefixMatch> MatchShards(std::span<const ShardLinks> shards,
+                                       const MatchCallOptions& options);
+  ClaimedPrefix Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                      absl::Duration timeout);
+  void Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,
+                absl::Duration timeout);
   PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,
                     absl::Duration timeout);
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
@@ -86,6 +101,13 @@ class ClientImpl {
   std::vector<MatchPart> SplitForMatch(std::span<const ChainLink> chain);
   void MatchOnServer(const MatchQuery& query, MatchPart* part);
   std::vector<MatchPart> RunMatch(const MatchQuery& query, std::span<const ChainLink> chain);
+  PrefixMatch MatchOne(const NamespaceHandle& ns, std::span<const ChainLink> chain,
+                       const MatchCallOptions& options, absl::Time deadline);
+  // In match_shards.cc.
+  std::vector<PrefixMatch> MatchShardsAtOnce(std::span<const ShardLinks> shards,
+                                             const MatchCallOptions& options, absl::Time deadline);
+  std::vector<PrefixMatch> MatchShardsApart(std::span<const ShardLinks> shards,
+                                            const MatchCallOptions& options, absl::Time deadline);
   // In fetch.cc.
   void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part,
                        FetchResult* result);

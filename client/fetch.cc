@@ -12,7 +12,7 @@ namespace ibid {
 
 // The blocks that are under one lease.
 struct ClientImpl::FetchPart {
-  const ServerLease* lease = nullptr;
+  const HeldLease* lease = nullptr;
   std::vector<uint32_t> indices;  // in the result
   std::vector<BlockKey> keys;
   std::vector<MutableByteView> into;
@@ -89,7 +89,7 @@ FetchResult ClientImpl::Fetch(const PrefixMatch& match, uint32_t first,
     IBID_CHECK(into[i].size() == payload_bytes)
         << "destination " << i << " has " << into[i].size() << " bytes";
     FetchPart& part = parts[state.lease_indices[first + i]];
-    part.lease = &state.leases[state.lease_indices[first + i]];
+    part.lease = state.leases[state.lease_indices[first + i]].get();
     part.indices.push_back(i);
     part.keys.push_back(state.keys[first + i]);
     part.into.push_back(into[i]);

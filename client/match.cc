@@ -35,7 +35,7 @@ struct ClientImpl::MatchPart {
   std::vector<BlockKey> keys;
   absl::Status status;
   uint32_t matched_count = 0, pending_count = 0, host_blocks = 0, disk_blocks = 0;
-  ServerLease lease;
+  std::shared_ptr<HeldLease> lease;
 
   // Number of this part's keys before chain position `end`.
   uint32_t CountBefore(uint32_t end) const {
@@ -131,7 +131,7 @@ void ClientImpl::MatchOnServer(const MatchQuery& query, MatchPart* part) {
     part->pending_count = reply->pending_count;
     part->host_blocks = reply->host_blocks;
     part->disk_blocks = reply->disk_blocks;
-    part->lease = {part->server, reply->lease_id, call.session};
+    part->lease = std::make_shared<HeldLease>(part->server, reply->lease_id, call.session);
     return absl::OkStatus();
   };
   part->status = query.namespace_index.has_value()
@@ -161,12 +161,24 @@ std::vector<ClientImpl::MatchPart> ClientImpl::RunMatch(const MatchQuery& query,
 
 PrefixMatch ClientImpl::Match(const NamespaceHandle& ns, std::span<const ChainLink> chain,
                               const MatchCallOptions& options) {
+  PrefixMatch match =
+      MatchOne(ns, chain, options, DeadlineIn(options.timeout, options_.match_timeout));
+  if (metrics_.matched_blocks != nullptr) {
+    const uint32_t stored = match.blocks_count();
+    metrics_.matched_blocks->Increment(stored);
+    metrics_.unmatched_blocks->Increment(static_cast<double>(chain.size()) - stored);
+  }
+  return match;
+}
+
+PrefixMatch ClientImpl::MatchOne(const NamespaceHandle& ns, std::span<const ChainLink> chain,
+                                 const MatchCallOptions& options, absl::Time deadline) {
   MatchQuery query;
   query.ns = ns.id;
   query.namespace_index = ns.index;
   query.lease = options.lease;
   query.wait_pending = options.wait_pending;
-  query.deadline = DeadlineIn(options.timeout, options_.match_timeout);
+  query.deadline = deadline;
   std::vector<MatchPart> parts = RunMatch(query, chain);
 
   PrefixMatch match;
@@ -178,23 +190,18 @@ PrefixMatch ClientImpl::Match(const NamespaceHandle& ns, std::span<const ChainLi
   state.keys.reserve(stored);
   for (uint32_t i = 0; i < stored; ++i) state.keys.push_back(chain[i].key);
   state.lease_indices.resize(stored);
+  state.is_complete = true;
   for (const MatchPart& part : parts) {
+    state.is_complete = state.is_complete && part.status.ok();
     const uint32_t kept = std::min(part.matched_count, part.CountBefore(stored));
-    if (kept == 0) {
-      // Found behind the prefix's end; nobody will fetch it.
-      GiveBack(part.lease);
-      continue;
-    }
+    // Found behind the prefix's end: nobody will fetch it, and its lease ends with the part.
+    if (kept == 0) continue;
     for (uint32_t i = 0; i < kept; ++i)
       state.lease_indices[part.positions[i]] = static_cast<uint32_t>(state.leases.size());
     state.leases.push_back(part.lease);
     state.disk_blocks += part.DiskBlocks(kept);
   }
   state.host_blocks = stored - state.disk_blocks;
-  if (metrics_.matched_blocks != nullptr) {
-    metrics_.matched_blocks->Increment(stored);
-    metrics_.unmatched_blocks->Increment(static_cast<double>(chain.size()) - stored);
-  }
   return match;
 }
 
@@ -215,13 +222,22 @@ PrefixCount ClientImpl::Probe(const NamespaceId& ns, std::span<const ChainLink> 
   return count;
 }
 
-void GiveBack(const ServerLease& lease) {
-  if (lease.lease_id == 0) return;
-  if (auto session = lease.session.lock()) session->ReleaseLeases({&lease.lease_id, 1});
+HeldLease::~HeldLease() {
+  if (lease_id == 0) return;
+  if (const auto holder = session.lock()) holder->ReleaseLeases({&lease_id, 1});
 }
 
-PrefixMatch::State::~State() {
-  for (const ServerLease& lease : leases) GiveBack(lease);
+void PrefixMatch::State::Shorten(uint32_t count) {
+  if (count >= keys.size()) return;
+  disk_blocks = static_cast<uint32_t>(uint64_t{disk_blocks} * count / keys.size());
+  host_blocks = count - disk_blocks;
+  keys.resize(count);
+  lease_indices.resize(count);
+  std::vector<bool> is_used(leases.size(), false);
+  for (const uint32_t index : lease_indices) is_used[index] = true;
+  for (size_t i = 0; i < leases.size(); ++i) {
+    if (!is_used[i]) leases[i].reset();
+  }
 }
 
 PrefixMatch::PrefixMatch() = default;
@@ -235,6 +251,7 @@ uint32_t PrefixMatch::blocks_count() const {
 uint32_t PrefixMatch::pending_count() const {
   return state_ == nullptr ? 0 : state_->pending_count;
 }
+bool PrefixMatch::is_complete() const { return state_ != nullptr && state_->is_complete; }
 uint32_t PrefixMatch::host_blocks() const { return state_ == nullptr ? 0 : state_->host_blocks; }
 uint32_t PrefixMatch::disk_blocks() const { return state_ == nullptr ? 0 : state_->disk_blocks; }
 

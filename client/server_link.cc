@@ -255,11 +255,11 @@ absl::StatusOr<LinkCall> ServerLink::Admit(absl::Time deadline, bool needs_close
   return call;
 }
 
-absl::Status ServerLink::Call(CallKind kind, uint32_t index, absl::Time deadline,
+absl::Status ServerLink::Call(CallKind kind, std::span<const uint32_t> indices, absl::Time deadline,
                               const std::function<absl::Status(const LinkCall&)>& attempt) {
   for (bool is_retry = false;; is_retry = true) {
     IBID_ASSIGN_OR_RETURN(LinkCall call, Admit(deadline, /*needs_closed_breaker=*/true));
-    IBID_RETURN_IF_ERROR(EnsureNamespace(call, index));
+    for (const uint32_t index : indices) IBID_RETURN_IF_ERROR(EnsureNamespace(call, index));
     call.timeout = deadline - clock_->Now();  // the handshake may have taken some of it
     if (call.timeout <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat(address_, ": no time left"));

@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -64,6 +65,11 @@ class ServerLink {
   // kFetch: its leases would be void). Errors: those of `attempt`; Unavailable at once when the
   // server is away, or the breaker open, or the namespace refused.
   absl::Status Call(CallKind kind, uint32_t index, absl::Time deadline,
+                    const std::function<absl::Status(const LinkCall&)>& attempt) {
+    return Call(kind, std::span<const uint32_t>(&index, 1), deadline, attempt);
+  }
+  // The same for a call that names several namespaces.
+  absl::Status Call(CallKind kind, std::span<const uint32_t> indices, absl::Time deadline,
                     const std::function<absl::Status(const LinkCall&)>& attempt);
 
   // The same for calls that name no open namespace: one attempt, and what fails is not opened

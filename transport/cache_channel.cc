@@ -120,26 +120,66 @@ class GrpcCacheChannel final : public CacheChannel {
                                    absl::Duration timeout) override {
     IBID_RETURN_IF_ERROR(CheckKeysCount("Match", chain.size()));
     v1::MatchRequest request;
-    request.set_session_id(call.session_id);
     request.set_namespace_id(DigestString(call.ns.digest));
     request.set_keys(EncodeKeys(chain));
-    request.set_lease(call.lease);
-    request.set_lease_id(call.lease_id);
-    const absl::Duration wait =
-        std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
-    request.set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
-    IBID_ASSIGN_OR_RETURN(const v1::MatchResponse response,
-                          Call(&v1::CacheService::Stub::Match, request, timeout));
-    if (response.matched_count() > chain.size()) {
-      return absl::InternalError("Match: the server matched more keys than were asked for");
+    return SendMatch(call, chain.size(), timeout, &request);
+  }
+
+  absl::StatusOr<MatchReply> MatchShards(const MatchCall& call, std::span<const MatchShard> shards,
+                                         absl::Duration timeout) override {
+    if (shards.empty() || shards.size() > kMatchShardsMax) {
+      return LimitReached(absl::StrCat("Match: ", shards.size(), " shards"), "kMatchShardsMax",
+                          kMatchShardsMax);
     }
-    MatchReply reply{response.incarnation(), response.matched_count(), response.pending_count(),
-                     response.lease_id()};
-    for (const v1::TierCount& tier : response.tiers()) {
-      if (tier.tier() == "host") reply.host_blocks = tier.blocks();
-      if (tier.tier() == "disk") reply.disk_blocks = tier.blocks();
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Match", shards.size() * shards.front().keys.size()));
+    v1::MatchRequest request;
+    for (const MatchShard& shard : shards) {
+      v1::ShardChain* const to = request.add_shards();
+      to->set_namespace_id(DigestString(shard.ns.digest));
+      to->set_keys(EncodeKeys(shard.keys));
+    }
+    return SendMatch(call, shards.front().keys.size(), timeout, &request);
+  }
+
+  absl::StatusOr<ClaimReply> Claim(uint64_t session_id, const NamespaceId& ns,
+                                   std::span<const BlockKey> keys,
+                                   absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
+    v1::OfferRequest request;
+    request.set_session_id(session_id);
+    request.set_namespace_id(DigestString(ns.digest));
+    request.set_keys(EncodeKeys(keys));
+    request.set_stops_at_refusal(true);
+    IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
+                          Call(&v1::CacheService::Stub::Offer, request, timeout));
+    ClaimReply reply{response.incarnation()};
+    for (const int outcome : response.outcomes()) {
+      reply.refusal = static_cast<BlockOutcome>(outcome);
+      if (reply.refusal != BlockOutcome::kWanted) break;
+      reply.refusal = BlockOutcome::kUnspecified;
+      ++reply.wanted_count;
+    }
+    const bool is_all = reply.wanted_count == keys.size();
+    if (reply.wanted_count > keys.size() ||
+        is_all != (reply.refusal == BlockOutcome::kUnspecified)) {
+      return absl::InternalError(
+          "Offer: the server answered another number of keys than were claimed");
     }
     return reply;
+  }
+
+  absl::StatusOr<uint64_t> Withdraw(uint64_t session_id, const NamespaceId& ns,
+                                    std::span<const BlockKey> keys,
+                                    absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
+    v1::OfferRequest request;
+    request.set_session_id(session_id);
+    request.set_namespace_id(DigestString(ns.digest));
+    request.set_keys(EncodeKeys(keys));
+    request.set_withdraws(true);
+    IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
+                          Call(&v1::CacheService::Stub::Offer, request, timeout));
+    return response.incarnation();
   }
 
   absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns,
@@ -211,6 +251,29 @@ class GrpcCacheChannel final : public CacheChannel {
   }
 
  private:
+  // Sends what `request` asks of chains with `length` keys.
+  absl::StatusOr<MatchReply> SendMatch(const MatchCall& call, size_t length, absl::Duration timeout,
+                                       v1::MatchRequest* request) {
+    request->set_session_id(call.session_id);
+    request->set_lease(call.lease);
+    request->set_lease_id(call.lease_id);
+    const absl::Duration wait =
+        std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
+    request->set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));
+    IBID_ASSIGN_OR_RETURN(const v1::MatchResponse response,
+                          Call(&v1::CacheService::Stub::Match, *request, timeout));
+    if (response.matched_count() > length) {
+      return absl::InternalError("Match: the server matched more keys than were asked for");
+    }
+    MatchReply reply{response.incarnation(), response.matched_count(), response.pending_count(),
+                     response.lease_id()};
+    for (const v1::TierCount& tier : response.tiers()) {
+      if (tier.tier() == "host") reply.host_blocks = tier.blocks();
+      if (tier.tier() == "disk") reply.disk_blocks = tier.blocks();
+    }
+    return reply;
+  }
+
   template <typename Request, typename Response>
   using UnaryMethod = grpc::Status (v1::CacheService::Stub::*)(grpc::ClientContext*, const Request&,
                                                                Response*);

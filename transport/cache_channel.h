@@ -49,6 +49,19 @@ struct MatchReply {
   uint32_t disk_blocks = 0;
 };
 
+// One of the shards of a match: all have the same number of keys.
+struct MatchShard {
+  NamespaceId ns;
+  std::span<const BlockKey> keys;
+};
+
+// What Claim reserved: leading keys, up to the first that is `refusal`.
+struct ClaimReply {
+  uint64_t incarnation = 0;
+  uint32_t wanted_count = 0;
+  BlockOutcome refusal = BlockOutcome::kUnspecified;  // that: none, all keys are reserved
+};
+
 struct OfferReply {
   uint64_t incarnation = 0;
   std::vector<BlockOutcome> outcomes;  // one a key: kWanted, kPresent, kPending, kRejected
@@ -173,6 +186,20 @@ class CacheChannel {
 
   virtual absl::StatusOr<MatchReply> Match(const MatchCall& call, std::span<const BlockKey> chain,
                                            absl::Duration timeout) = 0;
+  // The smallest common prefix of the shards, under one lease; call.ns is not used. At most
+  // kMatchShardsMax shards, with kRequestKeysMax keys in all.
+  virtual absl::StatusOr<MatchReply> MatchShards(const MatchCall& call,
+                                                 std::span<const MatchShard> shards,
+                                                 absl::Duration timeout) = 0;
+  // Reserves `keys` from the first on, and stops at the first that is not wanted.
+  virtual absl::StatusOr<ClaimReply> Claim(uint64_t session_id, const NamespaceId& ns,
+                                           std::span<const BlockKey> keys,
+                                           absl::Duration timeout) = 0;
+  // Gives back what Claim or Offer reserved of `keys` and nobody fills yet. Returns the
+  // incarnation.
+  virtual absl::StatusOr<uint64_t> Withdraw(uint64_t session_id, const NamespaceId& ns,
+                                            std::span<const BlockKey> keys,
+                                            absl::Duration timeout) = 0;
   virtual absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns,
                                            std::span<const BlockKey> keys,
                                            absl::Duration timeout) = 0;

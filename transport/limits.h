@@ -17,6 +17,8 @@ inline constexpr size_t kFrameFieldsBytesMax = size_t{64} << 10;
 inline constexpr size_t kMessageBytesMax = kBlockPayloadBytesMax + kFrameFieldsBytesMax;
 // Keys in one Match, Offer, Fetch or Drop.
 inline constexpr size_t kRequestKeysMax = 262'144;
+// Shards in one Match; all their keys together are at most kRequestKeysMax.
+inline constexpr size_t kMatchShardsMax = 256;
 // Keys in one Drop with only_corrupt: the server reads all of these blocks.
 inline constexpr size_t kDropCorruptKeysMax = 1'024;
 // Lease ids in one Session message.

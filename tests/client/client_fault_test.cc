@@ -346,6 +346,23 @@ TEST(ClientFaultTest, OneDeadServerOfThreeIsAMissThereAlone) {
       << "back in under one heartbeat";
 }
 
+TEST(ClientFaultTest, AClaimWithoutAnAnswerIsNoClaim) {
+  Cluster cluster(1);
+  const auto client = cluster.Connect();
+  const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
+  const auto chain = TestChain(ns.id, 4);
+  ASSERT_EQ(client->Match(ns, chain).is_complete(), true);
+  cluster.Kill(0);
+  const ClaimedPrefix claim = client->Claim(ns, chain);
+  EXPECT_EQ(claim.wanted_count, 0u);
+  EXPECT_EQ(claim.refusal, BlockResult::kFailed);
+  EXPECT_FALSE(client->Match(ns, chain).is_complete());
+  const ShardLinks shard{ns, chain};
+  const std::vector<PrefixMatch> matches = client->MatchShards({&shard, 1});
+  EXPECT_EQ(matches[0].blocks_count(), 0u);
+  EXPECT_FALSE(matches[0].is_complete());
+}
+
 TEST(ClientFaultTest, EndingWhileAServerIsStalledIsQuick) {
   Cluster cluster(2);
   auto client = Cluster::Connect(QuickOptions(cluster));

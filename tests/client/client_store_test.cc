@@ -221,6 +221,64 @@ TEST_P(ClientStoreTest, LeasesLiveAsLongAsTheirMatch) {
   EXPECT_EQ(client_->Fetch(match, 0, into.views()).leading_ok, 16u) << "by keys alone";
 }
 
+// 23: ranks whose blocks differ in residency, on one server or spread over several, get one number,
+// and nothing is held beyond it.
+TEST_P(ClientStoreTest, AMatchOfSeveralShardsGivesAllTheSmallestPrefix) {
+  const uint32_t counts[] = {14, 9, 16, 11};
+  std::vector<NamespaceHandle> handles;
+  std::vector<std::vector<ChainLink>> chains;
+  for (size_t i = 0; i < 4; ++i) {
+    NamespaceSpec spec = TestSpec();
+    spec.shard = absl::StrCat("tp=", i, "/4;pp=0/1");
+    handles.push_back(*client_->OpenNamespace(spec));
+    chains.push_back(TestChain(handles[i].id, 16));
+    ASSERT_TRUE(PublishChain(client_.get(), handles[i], std::span(chains[i]).first(counts[i]))
+                    .is_complete());
+  }
+  std::vector<ShardLinks> shards;
+  for (size_t i = 0; i < 4; ++i) shards.push_back({handles[i], chains[i]});
+  {
+    const std::vector<PrefixMatch> matches = client_->MatchShards(shards);
+    ASSERT_EQ(matches.size(), 4u);
+    EXPECT_EQ(Sum(&BlockStoreStats::pinned_bytes), 4 * 9 * ns_.layout.PayloadBytes());
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(matches[i].blocks_count(), 9u);
+      EXPECT_EQ(matches[i].host_blocks(), 9u);
+      EXPECT_EQ(matches[i].pending_count(), 0u);
+      EXPECT_TRUE(matches[i].is_complete());
+      Destinations into(handles[i], 9);
+      ASSERT_EQ(client_->Fetch(matches[i], 0, into.views()).leading_ok, 9u);
+      for (size_t b = 0; b < 9; ++b) EXPECT_TRUE(into.Holds(b, chains[i][b].key));
+    }
+  }
+  EXPECT_TRUE(
+      Eventually(absl::Seconds(5), [&] { return Sum(&BlockStoreStats::pinned_bytes) == 0; }));
+  const std::vector<PrefixMatch> probe = client_->MatchShards(shards, {.lease = false});
+  EXPECT_EQ(probe[3].blocks_count(), 9u);
+  EXPECT_EQ(Sum(&BlockStoreStats::leases), 0u);
+}
+
+// Single flight: of two clients that miss the same chain one is to compute it.
+TEST_P(ClientStoreTest, OneOfTwoClientsClaimsAChainAndTheOtherIsTold) {
+  const auto other = cluster_.Connect();
+  const NamespaceHandle theirs = *other->OpenNamespace(TestSpec());
+  const auto chain = TestChain(ns_.id, 16);
+  const ClaimedPrefix mine = client_->Claim(ns_, chain);
+  EXPECT_EQ(mine.wanted_count, 16u);
+  EXPECT_EQ(mine.refusal, BlockResult::kOk);
+  EXPECT_EQ(client_->Claim(ns_, chain).wanted_count, 16u) << "again: a new term";
+  const ClaimedPrefix refused = other->Claim(theirs, chain);
+  EXPECT_EQ(refused.wanted_count, 0u);
+  EXPECT_EQ(refused.refusal, BlockResult::kPending);
+  EXPECT_EQ(other->Match(theirs, chain).pending_count(), 16u);
+
+  ASSERT_TRUE(PublishChain(client_.get(), ns_, std::span(chain).first(6)).is_complete());
+  client_->Withdraw(ns_, chain);
+  EXPECT_EQ(Sum(&BlockStoreStats::reservations), 0u);
+  EXPECT_EQ(other->Claim(theirs, chain).refusal, BlockResult::kPresent);
+  EXPECT_EQ(other->Claim(theirs, std::span(chain).subspan(6)).wanted_count, 10u);
+}
+
 TEST_P(ClientStoreTest, AMatchMayOutliveItsClient) {
   const auto chain = TestChain(ns_.id, 4);
   PublishChain(client_.get(), ns_, chain);

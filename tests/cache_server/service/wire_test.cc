@@ -252,5 +252,101 @@ TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
   EXPECT_FALSE(fetch->Finish().ok());
 }
 
+// A client that leaves while its match waits leaves neither a wait nor a lease.
+TEST_F(WireTest, AMatchThatIsCancelledWhileItWaitsLeavesNothing) {
+  const auto other = Connect(spec);
+  const auto keys = blocks.keys();
+  client->Publish(MakeBlocks(spec, 2));  // the first two blocks of the same chain
+  ASSERT_EQ(
+      other->channel->Claim(other->session_id(), blocks.ns, std::span(keys).subspan(2), kPatience)
+          ->wanted_count,
+      38u);
+  for (int round = 0; round < 5; ++round) {
+    grpc::ClientContext context;
+    v1::MatchRequest request;
+    v1::MatchResponse response;
+    request.set_session_id(client->session_id());
+    request.set_namespace_id(DigestString(blocks.ns.digest));
+    request.set_keys(EncodeKeys(keys));
+    request.set_lease(true);
+    request.set_wait_pending_ms(20'000);
+    std::thread waiting([&] { EXPECT_FALSE(stub->Match(&context, request, &response).ok()); });
+    EXPECT_TRUE(Eventually([&] { return server->store().stats().waiting_matches == 1; }));
+    context.TryCancel();
+    waiting.join();
+    EXPECT_TRUE(Eventually([&] { return server->store().stats().waiting_matches == 0; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return server->store().stats().leases == 0; }));
+  EXPECT_EQ(client->Stats().pinned_bytes, 0u);
+}
+
+// 23: one answer for several shards.
+TEST_F(WireTest, AMatchOfSeveralShardsIsTheSmallestCommonPrefix) {
+  NamespaceSpec second = spec;
+  second.shard = "tp=1/2;pp=0/1";
+  ASSERT_TRUE(client->channel->OpenNamespace(second, kPatience).ok());
+  const SampleBlocks theirs = MakeBlocks(second, 40);
+  client->Publish(MakeBlocks(spec, 7));
+  client->Publish(MakeBlocks(second, 5));
+  const auto keys = blocks.keys(), their_keys = theirs.keys();
+  const MatchShard shards[] = {{blocks.ns, keys}, {theirs.ns, their_keys}};
+  MatchCall call;
+  call.session_id = client->session_id();
+  call.lease = true;
+  call.lease_id = 77;
+  const auto reply = client->channel->MatchShards(call, shards, kPatience);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->matched_count, 5u);
+  EXPECT_EQ(reply->lease_id, 77u);
+  EXPECT_EQ(client->Stats().pinned_bytes, 2 * 5 * SmallLayout().PayloadBytes());
+  client->session->ReleaseLeases({&call.lease_id, 1});
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+
+  grpc::ClientContext context;
+  v1::MatchRequest request;
+  v1::MatchResponse response;
+  for (int i = 0; i < 257; ++i) request.add_shards()->set_namespace_id(std::string(32, 'n'));
+  const grpc::Status too_many = stub->Match(&context, request, &response);
+  EXPECT_EQ(too_many.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(too_many.error_message(), HasSubstr("kMatchShardsMax"));
+  grpc::ClientContext mixed;
+  request.mutable_shards()->DeleteSubrange(1, 256);
+  request.set_keys(std::string(32, 'k'));
+  EXPECT_EQ(stub->Match(&mixed, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// 24, 28: a reader that stalls in the middle of a stream and never gives its lease back: others
+// publish far more than the server holds, and what the reader has is all that stays.
+TEST_F(WireTest, AStalledReaderCostsOthersOnlyWhatItHolds) {
+  client->Publish(blocks);
+  auto reader = Connect(spec);
+  const auto keys = blocks.keys();
+  ASSERT_EQ(reader->Match(blocks.ns, keys, /*lease=*/true).matched_count, 40u);
+  grpc::ClientContext context;
+  v1::FetchRequest request = RequestForAll();
+  std::string many;
+  for (int i = 0; i < 50; ++i) many += request.keys();
+  request.set_keys(many);
+  const auto fetch = stub->Fetch(&context, request);
+  v1::BlockFrame frame;
+  ASSERT_TRUE(fetch->Read(&frame));
+
+  const uint64_t evictions_before = server->store().stats().tiers[0].evictions;
+  for (uint32_t i = 1; i <= 100; ++i) {  // 100 times 0.9 MiB into 64 MiB
+    for (const BlockOutcome outcome : client->Publish(MakeBlocks(spec, 40, i * 10'000)))
+      ASSERT_EQ(outcome, BlockOutcome::kOk) << client->details[0];
+  }
+  EXPECT_GT(server->store().stats().tiers[0].evictions, evictions_before);
+  EXPECT_EQ(client->Match(blocks.ns, keys).matched_count, 40u) << "what is leased stays";
+  EXPECT_EQ(client->Stats().pinned_bytes, 40 * SmallLayout().PayloadBytes());
+
+  reader.reset();  // it dies: its session ends, and its stream
+  context.TryCancel();
+  fetch->Finish();
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+  EXPECT_EQ(server->store().stats().leases, 0u);
+}
+
 }  // namespace
 }  // namespace ibid

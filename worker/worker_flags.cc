@@ -33,6 +33,8 @@ ABSL_FLAG(absl::Duration, match_timeout, absl::Milliseconds(500),
 ABSL_FLAG(absl::Duration, fetch_timeout, absl::Seconds(5),
           "for the store in all; then the rest is computed");
 ABSL_FLAG(absl::Duration, publish_timeout, absl::Seconds(10), "for one publication");
+ABSL_FLAG(absl::Duration, single_flight_wait, absl::Seconds(10),
+          "the longest that a prompt waits for blocks which other workers compute; 0: never");
 ABSL_FLAG(absl::Duration, shutdown_timeout, absl::Seconds(10),
           "for running requests after SIGTERM or SIGINT");
 ABSL_FLAG(std::string, tls_cert, "", "PEM certificate of this worker's port");
@@ -78,6 +80,7 @@ WorkerOptions WorkerOptionsFromFlags() {
   options.match_timeout = absl::GetFlag(FLAGS_match_timeout);
   options.fetch_timeout = absl::GetFlag(FLAGS_fetch_timeout);
   options.publish_timeout = absl::GetFlag(FLAGS_publish_timeout);
+  options.single_flight_wait = absl::GetFlag(FLAGS_single_flight_wait);
   options.shutdown_timeout = absl::GetFlag(FLAGS_shutdown_timeout);
   options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
   options.tls_key = absl::GetFlag(FLAGS_tls_key);

@@ -104,6 +104,10 @@ absl::Status WorkerOptions::Validate() const {
   IBID_RETURN_IF_ERROR(CheckTimeout("match_timeout", match_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("fetch_timeout", fetch_timeout));
   IBID_RETURN_IF_ERROR(CheckTimeout("publish_timeout", publish_timeout));
+  if (single_flight_wait < absl::ZeroDuration()) {
+    return Wrong("single_flight_wait", absl::FormatDuration(single_flight_wait),
+                 "use a duration as 10s, or 0 to wait for nobody");
+  }
   IBID_RETURN_IF_ERROR(CheckTimeout("shutdown_timeout", shutdown_timeout));
   if (tls_cert.empty() != tls_key.empty()) {
     return absl::InvalidArgumentError(
@@ -143,6 +147,7 @@ absl::StatusOr<EngineOptions> WorkerOptions::ToEngineOptions(const KvLayout& lay
   result.store.match_timeout = match_timeout;
   result.store.fetch_timeout = fetch_timeout;
   result.store.publish_timeout = publish_timeout;
+  result.store.single_flight_wait = single_flight_wait;
   return result;
 }
 

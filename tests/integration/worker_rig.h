@@ -71,6 +71,7 @@ struct WorkerSetup {
   uint32_t block_tokens = 16;
   std::vector<std::string> servers;  // empty: no store
   absl::Duration fetch_timeout = absl::Seconds(5);
+  absl::Duration match_timeout = absl::Milliseconds(500);
   EngineOptions engine = SmallEngineOptions(256);
   bool waits_until_connected = true;
   MetricsRegistry* client_metrics = nullptr;
@@ -90,15 +91,14 @@ class Worker {
       client.servers = setup.servers;
       client.metrics = setup.client_metrics;
       client.fetch_timeout = setup.fetch_timeout;
-      client.match_timeout = std::min(client.match_timeout, setup.fetch_timeout);
+      client.match_timeout = std::min(setup.match_timeout, setup.fetch_timeout);
       auto connected = Client::Connect(client);
       if (!connected.ok()) ADD_FAILURE() << connected.status();
       client_ = *std::move(connected);
       if (setup.waits_until_connected) AwaitReachable();
     }
     setup.engine.store.fetch_timeout = setup.fetch_timeout;
-    setup.engine.store.match_timeout =
-        std::min(setup.engine.store.match_timeout, setup.fetch_timeout);
+    setup.engine.store.match_timeout = std::min(setup.match_timeout, setup.fetch_timeout);
     engine_ = StartEngine(setup.engine, *std::move(model), client_.get());
   }
 

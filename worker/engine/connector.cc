@@ -1,5 +1,6 @@
 #include "worker/engine/connector.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "core/check.h"
@@ -38,12 +39,14 @@ Connector::Connector(Client* client, ConnectorOptions options,
   IBID_CHECK(client_ != nullptr);
   readers_ = std::make_unique<Executor>("ibid-fetch", options_.read_threads_count,
                                         options_.read_queue_max);
+  waiters_ = std::make_unique<Executor>("ibid-await", options_.awaits_max, options_.awaits_max);
   publisher_ = std::make_unique<Executor>("ibid-publish", 1, options_.publish_queue_max);
 }
 
 Connector::~Connector() {
   is_stopping_ = true;
   publisher_.reset();
+  waiters_.reset();
   readers_.reset();
 }
 
@@ -85,12 +88,27 @@ bool Connector::Start(Executor& executor, const std::shared_ptr<Job>& job) {
   // its thread.
   return executor.TrySubmit([this, job = std::shared_ptr<Job>(job)]() mutable {
     if (!job->is_abandoned && !is_stopping_) Run(*job);
+    if constexpr (std::is_same_v<Job, MatchJob>) awaits_count_ -= job->is_await ? 1 : 0;
     // The handles in the job die on the engine thread.
     on_done_(StoreCompletion(std::move(job)));
   });
 }
 
 bool Connector::Match(const std::shared_ptr<MatchJob>& job) { return Start(*readers_, job); }
+
+bool Connector::Await(const std::shared_ptr<MatchJob>& job) {
+  // No more than there are threads: who had to queue for one would wait for nothing.
+  if (awaits_count_.fetch_add(1) < options_.awaits_max && Start(*waiters_, job)) return true;
+  --awaits_count_;
+  return false;
+}
+
+bool Connector::Claim(const std::shared_ptr<ClaimJob>& job) {
+  // A withdrawal comes after what was published before it.
+  const bool is_withdrawal = job->kind == ClaimJob::Kind::kWithdrawal;
+  return Start(is_withdrawal ? *publisher_ : *readers_, job);
+}
+
 bool Connector::Fetch(const std::shared_ptr<FetchJob>& job) { return Start(*readers_, job); }
 bool Connector::Publish(const std::shared_ptr<PublishJob>& job) { return Start(*publisher_, job); }
 
@@ -99,8 +117,15 @@ void Connector::Run(MatchJob& job) {
   if (!ns.ok()) return;
   MatchCallOptions call;
   call.timeout = options_.match_timeout;
-  if (job.waits_for_pending) call.wait_pending = options_.wait_pending;
+  call.wait_pending = job.wait_pending;
   job.match = client_->Match(*ns, job.links, call);
+}
+
+void Connector::Run(ClaimJob& job) {
+  const absl::StatusOr<NamespaceHandle> ns = job.ns->Open(*client_);
+  if (!ns.ok()) return;
+  if (job.kind == ClaimJob::Kind::kWithdrawal) return client_->Withdraw(*ns, job.links);
+  job.claim = client_->Claim(*ns, job.links, options_.match_timeout);
 }
 
 void Connector::Run(FetchJob& job) {

@@ -39,6 +39,15 @@ struct ConnectorOptions {
   // After a store that refused a namespace: when it is asked again. Its servers may come back with
   // another configuration.
   absl::Duration refused_retry = absl::Seconds(10);
+  // Single flight: the longest that a request waits for blocks which other workers are computing.
+  // Zero: it neither claims nor waits.
+  absl::Duration single_flight_wait = absl::Seconds(10);
+  // How often a claim is repeated while its blocks are being computed: well within the servers'
+  // reservation_ttl.
+  absl::Duration claim_renewal = absl::Seconds(5);
+  uint32_t claim_blocks_min = 4;       // fewer missing blocks are computed without asking
+  uint32_t claim_blocks_max = 4'096;   // that one request claims ahead
+  uint32_t awaits_max = 16;            // requests that wait for others at a time; more compute
   uint32_t read_threads_count = 4;     // matches and fetches at a time
   uint32_t read_queue_max = 1'024;     // jobs
   uint32_t publish_queue_max = 1'024;  // jobs
@@ -76,8 +85,18 @@ struct StoreJob {
 
 struct MatchJob : StoreJob {
   std::vector<ChainLink> links;  // consecutive, the first at a multiple of kPlacementGroupBlocks
-  bool waits_for_pending = false;
-  PrefixMatch match;  // the answer
+  absl::Duration wait_pending = absl::ZeroDuration();
+  bool is_await = false;  // of a sequence in kAwaiting
+  PrefixMatch match;      // the answer
+};
+
+struct ClaimJob : StoreJob {
+  enum class Kind { kFirst, kRenewal, kWithdrawal };
+  Kind kind = Kind::kFirst;
+  std::vector<ChainLink> links;
+  PrefixMatch match;  // kFirst: what was found before, from block `match_start` on
+  size_t match_start = 0;
+  ClaimedPrefix claim;  // the answer
 };
 
 struct FetchJob : StoreJob {
@@ -95,8 +114,8 @@ struct PublishJob : StoreJob {
   bool is_complete = false;
 };
 
-using StoreCompletion =
-    std::variant<std::shared_ptr<MatchJob>, std::shared_ptr<FetchJob>, std::shared_ptr<PublishJob>>;
+using StoreCompletion = std::variant<std::shared_ptr<MatchJob>, std::shared_ptr<ClaimJob>,
+                                     std::shared_ptr<FetchJob>, std::shared_ptr<PublishJob>>;
 
 // Blocks of a chain that the client places together: a match starts at such a boundary, so that the
 // client can tell where. The same as ClientOptions::placement_group_blocks.
@@ -115,6 +134,9 @@ class Connector {
   // False, and nothing happens, when the queue is full: the caller computes, or does without
   // publishing.
   [[nodiscard]] bool Match(const std::shared_ptr<MatchJob>& job);
+  // A match that waits for most of its time. False when awaits_max of them run.
+  [[nodiscard]] bool Await(const std::shared_ptr<MatchJob>& job);
+  [[nodiscard]] bool Claim(const std::shared_ptr<ClaimJob>& job);
   [[nodiscard]] bool Fetch(const std::shared_ptr<FetchJob>& job);
   [[nodiscard]] bool Publish(const std::shared_ptr<PublishJob>& job);
 
@@ -128,6 +150,7 @@ class Connector {
 
   bool EvictNamespace();
   void Run(MatchJob& job);
+  void Run(ClaimJob& job);
   void Run(FetchJob& job);
   void Run(PublishJob& job);
   template <typename Job>
@@ -139,8 +162,10 @@ class Connector {
   absl::flat_hash_map<NamespaceId, KnownNamespace> namespaces_;
   uint64_t uses_count_ = 0;
   std::atomic<bool> is_stopping_ = false;
+  std::atomic<uint32_t> awaits_count_ = 0;
   // Last, so that their threads end first.
   std::unique_ptr<Executor> readers_;
+  std::unique_ptr<Executor> waiters_;  // apart, so that waiting never holds up reading
   // Apart, so that publishing never holds up reading; one thread, so that a chain's blocks arrive
   // in order: the client places a block by the one before it.
   std::unique_ptr<Executor> publisher_;

@@ -60,6 +60,9 @@ struct EngineStats {
   uint64_t fetch_failures = 0;      // fetches that brought less than was matched, or came too late
   uint64_t unequal_duplicates = 0;  // blocks computed twice with different bytes: never, on the CPU
   uint64_t storeless_requests = 0;  // that did without the store for salts_max
+  uint64_t claimed_blocks = 0;      // reserved at the store before they were computed here
+  uint64_t awaited_requests = 0;    // that waited for blocks which other workers computed
+  uint64_t given_up_awaits = 0;  // of these waits: in vain, so that the blocks were computed here
   bool is_store_reachable = false;
 };
 

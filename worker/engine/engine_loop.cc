@@ -18,6 +18,12 @@
 #include "worker/engine/sampler.h"
 
 namespace ibid {
+namespace {
+
+// A step of at least so many rows says how fast prompts are computed.
+constexpr size_t kPrefillRowsMin = 64;
+
+}  // namespace
 
 EngineLoop::EngineLoop(const EngineOptions& options, std::unique_ptr<Model> model,
                        std::unique_ptr<PagePool> pool, const Tokenizer* tokenizer, Client* store,
@@ -191,7 +197,13 @@ absl::Status EngineLoop::ForwardRows(const std::vector<std::pair<Sequence*, size
   const absl::Time start = clock_.Now();
   IBID_RETURN_IF_ERROR(model_->Forward(batch, logits));
   ++counts_.steps;
-  if (metrics_ != nullptr) metrics_->OnStep(rows_count, clock_.Now() - start);
+  const absl::Duration took = clock_.Now() - start;
+  if (metrics_ != nullptr) metrics_->OnStep(rows_count, took);
+  if (rows_count >= kPrefillRowsMin && took > absl::ZeroDuration()) {
+    const double speed = static_cast<double>(rows_count) / absl::ToDoubleSeconds(took);
+    const bool is_first = prefill_tokens_per_second_ == 0;
+    prefill_tokens_per_second_ = is_first ? speed : 0.8 * prefill_tokens_per_second_ + 0.2 * speed;
+  }
   return absl::OkStatus();
 }
 
@@ -200,6 +212,7 @@ void EngineLoop::OnRowsComputed(Sequence& sequence, size_t count) {
   const bool completes_prompt = sequence.computed < prompt && sequence.computed + count >= prompt;
   sequence.computed += count;
   SealComputed(sequence);
+  RenewClaim(sequence);
   // A prompt's tail block grows on in the next step: what is published is a copy of now.
   if (completes_prompt && sequence.computed == prompt) PublishPromptTail(sequence);
 }

@@ -67,15 +67,27 @@ class EngineLoop {
 
   // engine_store.cc: what is there already.
   void BeginLookup(Sequence& sequence);
+  void FindOwnBlocks(Sequence& sequence);
+  std::shared_ptr<MatchJob> MakeMatchJob(const Sequence& sequence) const;
   bool StartMatch(Sequence& sequence);
   void OnDone(std::shared_ptr<MatchJob> job);
-  bool StartFetch(Sequence& sequence, MatchJob& matched);
+  bool StartFetch(Sequence& sequence, PrefixMatch match, size_t start);
   void OnDone(std::shared_ptr<FetchJob> job);
   void StartRunning(Sequence& sequence, std::vector<OpenPage> fetched);
   void ExpireStoreWaits();
   Sequence* FindAwaiting(const StoreJob* job);
   size_t UsefulBlocks(const Sequence& sequence) const;
   ChainLink TailLink(const Sequence& sequence, size_t tokens_count) const;
+
+  // engine_claim.cc: who computes what is missing.
+  bool ClaimsBlocks(const Sequence& sequence) const;
+  bool StartClaim(Sequence& sequence, MatchJob& matched);
+  void OnDone(std::shared_ptr<ClaimJob> job);
+  absl::Duration AwaitSlice() const;
+  bool StartAwait(Sequence& sequence, size_t begin, bool is_refusal);
+  void RenewClaim(Sequence& sequence);
+  void WithdrawClaims(const Sequence& sequence);
+  void Withdraw(const std::shared_ptr<StoreNamespace>& ns, std::vector<ChainLink> links);
 
   // engine_publish.cc: what others may have.
   void SealComputed(Sequence& sequence);
@@ -103,9 +115,11 @@ class EngineLoop {
   std::unique_ptr<Connector> connector_;  // null without a store
 
   std::map<RequestId, std::unique_ptr<Sequence>> sequences_;  // all
-  SequenceSet waiting_, running_, in_store_;  // by phase; in_store_: matching, fetching, publishing
+  SequenceSet waiting_, running_,
+      in_store_;  // by phase; in_store_: matching to fetching, publishing
   std::vector<std::pair<std::shared_ptr<TokenStream>, struct Finish>> finished_;
   EngineStats counts_;
+  double prefill_tokens_per_second_ = 0;  // of late; 0: not known yet
 
   mutable Mutex stats_mutex_;
   CondVar stats_changed_;

@@ -38,6 +38,13 @@ EngineMetrics::EngineMetrics(MetricsRegistry& registry)
       storeless_requests_{&MakeCounter(registry, "ibid_engine_storeless_requests_total",
                                        "Requests that did without the store because salts_max "
                                        "namespaces were in use")},
+      claimed_blocks_{&MakeCounter(registry, "ibid_engine_claimed_blocks_total",
+                                   "Blocks reserved at the store before they were computed")},
+      awaited_requests_{&MakeCounter(registry, "ibid_engine_awaited_requests_total",
+                                     "Lookups that waited for blocks which others computed")},
+      given_up_awaits_{&MakeCounter(registry, "ibid_engine_given_up_awaits_total",
+                                    "Of these waits, those in vain: the blocks were computed "
+                                    "twice")},
       finished_stop_(Finished(registry, "stop")),
       finished_length_(Finished(registry, "length")),
       finished_cancelled_(Finished(registry, "cancelled")),
@@ -98,6 +105,9 @@ void EngineMetrics::OnStats(const EngineStats& stats) {
   fetch_failures_.Follow(stats.fetch_failures);
   unequal_duplicates_.Follow(stats.unequal_duplicates);
   storeless_requests_.Follow(stats.storeless_requests);
+  claimed_blocks_.Follow(stats.claimed_blocks);
+  awaited_requests_.Follow(stats.awaited_requests);
+  given_up_awaits_.Follow(stats.given_up_awaits);
   running_->Set(stats.running_requests);
   waiting_->Set(stats.waiting_requests);
   pages_free_->Set(static_cast<double>(stats.pages_free));

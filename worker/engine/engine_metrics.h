@@ -25,7 +25,7 @@ class EngineMetrics {
 
   Mirror worker_tokens_, fetched_tokens_, computed_tokens_, output_tokens_, preemptions_,
       published_blocks_, unpublished_blocks_, fetch_failures_, unequal_duplicates_,
-      storeless_requests_;
+      storeless_requests_, claimed_blocks_, awaited_requests_, given_up_awaits_;
   prometheus::Counter *finished_stop_, *finished_length_, *finished_cancelled_, *finished_failed_,
       *step_rows_;
   prometheus::Histogram *ttft_, *tpot_, *store_wait_, *step_;

@@ -86,6 +86,7 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   }
   // A call that still runs keeps its pages; nobody waits for its answer any more.
   if (sequence.store_job != nullptr) sequence.store_job->is_abandoned = true;
+  WithdrawClaims(sequence);
   CountUnpublished(sequence);
   pool_->Touch(sequence.table.sealed());
   if (!sequence.was_admitted) inbox_->OnAdmitted(1);

@@ -37,21 +37,25 @@ void EngineLoop::BeginLookup(Sequence& sequence) {
   sequence.lookup_tail.reset();
   if (count % block_tokens_ != 0) sequence.lookup_tail = TailLink(sequence, count);
 
-  const size_t useful = UsefulBlocks(sequence);
-  if (!sequence.request.ignores_worker_cache) {
-    const size_t full_useful = std::min(useful, sequence.chain.size());
-    sequence.own_hits = pool_->Match(std::span<const ChainLink>(sequence.chain).first(full_useful));
-    if (sequence.own_hits.size() == sequence.chain.size() && useful > full_useful &&
-        sequence.lookup_tail) {
-      for (SealedPage& page : pool_->Match({&*sequence.lookup_tail, 1}))
-        sequence.own_hits.push_back(std::move(page));
-    }
-  }
-  if (sequence.own_hits.size() < useful && sequence.reads_store() && StartMatch(sequence)) return;
+  FindOwnBlocks(sequence);
+  const bool is_missing_some = sequence.own_hits.size() < UsefulBlocks(sequence);
+  if (is_missing_some && sequence.reads_store() && StartMatch(sequence)) return;
   StartRunning(sequence, {});
 }
 
-bool EngineLoop::StartMatch(Sequence& sequence) {
+void EngineLoop::FindOwnBlocks(Sequence& sequence) {
+  if (sequence.request.ignores_worker_cache) return;
+  const size_t useful = UsefulBlocks(sequence);
+  const size_t full_useful = std::min(useful, sequence.chain.size());
+  sequence.own_hits = pool_->Match(std::span<const ChainLink>(sequence.chain).first(full_useful));
+  if (sequence.own_hits.size() == sequence.chain.size() && useful > full_useful &&
+      sequence.lookup_tail) {
+    for (SealedPage& page : pool_->Match({&*sequence.lookup_tail, 1}))
+      sequence.own_hits.push_back(std::move(page));
+  }
+}
+
+std::shared_ptr<MatchJob> EngineLoop::MakeMatchJob(const Sequence& sequence) const {
   const auto useful = std::span<const ChainLink>(sequence.chain)
                           .first(std::min(UsefulBlocks(sequence), sequence.chain.size()));
   const size_t start = sequence.own_hits.size() / kPlacementGroupBlocks * kPlacementGroupBlocks;
@@ -62,12 +66,18 @@ bool EngineLoop::StartMatch(Sequence& sequence) {
   if (sequence.lookup_tail.has_value() && useful.size() < UsefulBlocks(sequence)) {
     job->links.push_back(*sequence.lookup_tail);
   }
-  job->waits_for_pending = sequence.request.kind == RequestKind::kDecode;
-  if (job->links.empty() || !connector_->Match(job)) return false;
+  return job;
+}
+
+bool EngineLoop::StartMatch(Sequence& sequence) {
   const ConnectorOptions& limits = connector_->options();
-  const absl::Duration wait =
-      limits.match_timeout + (job->waits_for_pending ? limits.wait_pending : absl::ZeroDuration());
+  std::shared_ptr<MatchJob> job = MakeMatchJob(sequence);
+  if (sequence.request.kind == RequestKind::kDecode) job->wait_pending = limits.wait_pending;
+  const absl::Duration wait = limits.match_timeout + job->wait_pending;
+  if (job->links.empty() || !connector_->Match(job)) return false;
   sequence.store_job = std::move(job);
+  sequence.await_limit = absl::InfinitePast();
+  sequence.awaited = absl::ZeroDuration();
   sequence.store_wait_since = clock_.Now();
   sequence.store_deadline = sequence.store_wait_since + std::min(wait, limits.fetch_timeout);
   sequence.phase = SequencePhase::kMatching;
@@ -84,19 +94,24 @@ Sequence* EngineLoop::FindAwaiting(const StoreJob* job) {
 void EngineLoop::OnDone(std::shared_ptr<MatchJob> job) {
   Sequence* sequence = FindAwaiting(job.get());
   if (sequence == nullptr) return;
+  if (job->is_await) {
+    sequence->awaited += clock_.Now() - sequence->await_began;
+    FindOwnBlocks(*sequence);  // another sequence of this worker may have computed them
+  }
   const size_t start = job->links.front().position;
   const size_t stored = start + job->match.blocks_count();
   // The store lost what this worker still has: it is published again.
   for (size_t i = stored; i < sequence->own_hits.size(); ++i) {
     pool_->MarkPublished(sequence->own_hits[i], /*is_published=*/false);
   }
-  if (!StartFetch(*sequence, *job)) StartRunning(*sequence, {});
+  if (StartClaim(*sequence, *job)) return;
+  if (!StartFetch(*sequence, std::move(job->match), start)) StartRunning(*sequence, {});
 }
 
-bool EngineLoop::StartFetch(Sequence& sequence, MatchJob& matched) {
+// `match` is about the chain from block `start` on.
+bool EngineLoop::StartFetch(Sequence& sequence, PrefixMatch match, size_t start) {
   const size_t own = sequence.own_hits.size();
-  const size_t start = matched.links.front().position;
-  const size_t stored = start + matched.match.blocks_count();
+  const size_t stored = start + match.blocks_count();
   if (stored <= own) return false;
   // Leaves a page for each running sequence's next token.
   const size_t spare = running_.size() + 1;
@@ -106,13 +121,15 @@ bool EngineLoop::StartFetch(Sequence& sequence, MatchJob& matched) {
   auto job = std::make_shared<FetchJob>();
   job->request = sequence.id;
   job->ns = sequence.store_ns;
-  job->match = std::move(matched.match);
+  job->match = std::move(match);
   job->first = static_cast<uint32_t>(own - start);
   job->pages = pool_->Take(count);
   if (!connector_->Fetch(job)) return false;
   sequence.store_job = std::move(job);
   sequence.phase = SequencePhase::kFetching;
-  sequence.store_deadline = sequence.store_wait_since + connector_->options().fetch_timeout;
+  // Waiting for other workers is not the store's time.
+  sequence.store_deadline =
+      sequence.store_wait_since + sequence.awaited + connector_->options().fetch_timeout;
   return true;
 }
 

@@ -20,9 +20,19 @@ namespace ibid {
 //             .------------- preempted -------------.
 //             v                                     |
 //   waiting ----> matching ----> fetching ----> running ----> publishing (prefill only) ----> gone
-//             |       '---- a miss, too late ----^  ^
-//             '---- all here, or no store ----------'
-enum class SequencePhase { kWaiting, kMatching, kFetching, kRunning, kPublishing };
+//             |   ^  |  '---- a miss, too late ----^  ^
+//             |   |  '-> claiming ----- ours ---------+
+//             |  awaiting <-' another's               |
+//             '---- all here, or no store ------------'
+enum class SequencePhase {
+  kWaiting,
+  kMatching,
+  kClaiming,  // asking who computes what is missing
+  kAwaiting,  // another worker computes it
+  kFetching,
+  kRunning,
+  kPublishing
+};
 
 // What tokens[] looks like, with P prompt tokens:
 //
@@ -49,13 +59,22 @@ struct Sequence {
   std::vector<ChainLink> chain;  // full blocks of `tokens`, as far as they were needed
   BlockTable table;
 
-  // Finding what is there already (phases kMatching and kFetching).
+  // Finding what is there already (phases kMatching to kFetching).
   std::optional<ChainLink> lookup_tail;  // the tail block that ends the tokens looked up
   std::vector<SealedPage> own_hits;      // leading blocks that this worker has
   std::shared_ptr<StoreJob> store_job;   // whose answer is awaited
   absl::Time store_wait_since;
   absl::Time store_deadline;  // after which the sequence goes on without (also in kPublishing)
   absl::Duration store_wait = absl::ZeroDuration();
+  // Single flight. Blocks of `chain` that are claimed for this sequence; none when equal.
+  size_t claimed_begin = 0, claimed_end = 0;
+  absl::Time claim_renewal_at;
+  size_t await_begin = 0;                         // the first block that it waits for
+  absl::Time await_began;                         // this time
+  absl::Time await_until;                         // then it is computed
+  absl::Time await_limit = absl::InfinitePast();  // whatever comes meanwhile; past: no wait yet
+  absl::Duration awaited = absl::ZeroDuration();  // of this lookup, until await_began
+  uint32_t refusals_count = 0;                    // at await_begin
   bool was_admitted = false;
   bool is_prompt_tail_published = false;
 

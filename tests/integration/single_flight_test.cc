@@ -1,0 +1,204 @@
+// Single flight: a new prefix that several workers need at the same moment is computed once,
+// however the worker fares that computes it; and no worker waits for ever, or fails a request over
+// it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tests/integration/worker_rig.h"
+
+namespace ibid {
+namespace {
+
+using ::testing::Each;
+
+constexpr size_t kPromptTokens = 2'000;  // 125 blocks of 16
+constexpr uint32_t kPromptBlocks = 125;
+constexpr size_t kWorkersCount = 8;
+
+class SingleFlightTest : public testing::Test {
+ protected:
+  WorkerSetup Setup() const {
+    WorkerSetup setup;
+    setup.model = IBID_SOURCE_DIR "/models/demo";
+    setup.servers = {store_.address()};
+    setup.engine.pages_count = 300;
+    setup.engine.max_running_requests = 4;
+    setup.engine.max_batch_tokens = 16;  // so that a prompt takes many steps
+    setup.engine.store.single_flight_wait = absl::Minutes(1);
+    // Only the store's answers end a wait here, not a busy machine.
+    setup.fetch_timeout = absl::Minutes(1);
+    setup.match_timeout = absl::Seconds(20);
+    return setup;
+  }
+
+  static GenerateRequest Prompt(uint32_t seed) {
+    GenerateRequest request = Request(RandomTokens(kPromptTokens, seed, 2'000), 6);
+    request.sampling = {0.8f, 0, 0.9f, seed};
+    return request;
+  }
+
+  // What a worker without a store says.
+  static std::vector<uint32_t> Expected(const GenerateRequest& request) {
+    WorkerSetup setup;
+    setup.model = IBID_SOURCE_DIR "/models/demo";
+    setup.engine.pages_count = 300;
+    return Worker(setup).Run(request).tokens;
+  }
+
+  void StartWorkers(size_t count, const WorkerSetup& setup) {
+    while (workers_.size() < count) workers_.push_back(std::make_unique<Worker>(setup));
+  }
+  std::shared_ptr<TokenStream> Submit(Worker& worker, const GenerateRequest& request) {
+    auto stream = worker.engine().Submit(request);
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    return *std::move(stream);
+  }
+
+  // Submits to all workers from `first` on, and waits until each of them waits for another.
+  std::vector<std::shared_ptr<TokenStream>> SubmitToWaiters(size_t first,
+                                                            const GenerateRequest& request) {
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    for (size_t i = first; i < workers_.size(); ++i) {
+      streams.push_back(Submit(*workers_[i], request));
+      AwaitStats(workers_[i]->engine(),
+                 [](const EngineStats& stats) { return stats.awaited_requests > 0; });
+    }
+    return streams;
+  }
+
+  BlockStoreStats StoreStats() { return store_.server().store().stats(); }
+
+  StoreRig store_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+TEST_F(SingleFlightTest, EightWorkersComputeOneNewPrefixOnce) {
+  StartWorkers(kWorkersCount, Setup());
+  const GenerateRequest request = Prompt(1);
+  const std::vector<uint32_t> expected = Expected(request);
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (const auto& worker : workers_) streams.push_back(Submit(*worker, request));
+  std::vector<uint32_t> computed;
+  for (const auto& stream : streams) {
+    const Outcome outcome = ReadToEnd(*stream);
+    EXPECT_EQ(outcome.tokens, expected);
+    computed.push_back(outcome.finish.usage.computed_tokens);
+  }
+  // All full blocks once; and each of the others its last token, whose logits it needs.
+  std::sort(computed.begin(), computed.end());
+  EXPECT_EQ(computed.back(), kPromptTokens);
+  computed.pop_back();
+  EXPECT_THAT(computed, Each(1u));
+  uint64_t claimed = 0, total = 0;
+  for (const auto& worker : workers_) {
+    worker->AwaitRest();
+    const EngineStats stats = worker->engine().stats();
+    claimed += stats.claimed_blocks;
+    total += stats.computed_tokens;
+    EXPECT_EQ(stats.given_up_awaits, 0u);
+  }
+  EXPECT_EQ(claimed, kPromptBlocks);
+  EXPECT_EQ(total, kPromptTokens + kWorkersCount - 1);
+  EXPECT_EQ(StoreStats().reservations, 0u);
+}
+
+// The worker that computes goes away in the middle of it: its request is cancelled, or it dies.
+class LostClaimTest : public SingleFlightTest, public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Ways, LostClaimTest, testing::Bool(), [](const auto& way) {
+  return std::string(way.param ? "TheWorkerDies" : "ItsRequestIsCancelled");
+});
+
+TEST_P(LostClaimTest, OneOfThoseWhoWaitedComputesTheRest) {
+  StartWorkers(kWorkersCount, Setup());
+  const GenerateRequest request = Prompt(2);
+  const std::vector<uint32_t> expected = Expected(request);
+  const auto lost = Submit(*workers_[0], request);
+  AwaitStats(workers_[0]->engine(),
+             [](const EngineStats& stats) { return stats.claimed_blocks == kPromptBlocks; });
+  const auto streams = SubmitToWaiters(1, request);
+  const absl::Time until = absl::Now() + absl::Seconds(60);
+  while (StoreStats().published_blocks < 5 && absl::Now() < until) std::this_thread::yield();
+  ASSERT_LT(StoreStats().published_blocks, kPromptBlocks) << "too late to be in the middle";
+  if (GetParam()) {
+    workers_[0].reset();
+  } else {
+    workers_[0]->engine().Cancel(lost->id());
+  }
+  std::vector<uint32_t> computed;
+  for (const auto& stream : streams) {
+    const Outcome outcome = ReadToEnd(*stream);
+    EXPECT_EQ(outcome.tokens, expected);
+    computed.push_back(outcome.finish.usage.computed_tokens);
+  }
+  std::sort(computed.begin(), computed.end());
+  EXPECT_GT(computed.back(), 1u);
+  EXPECT_LE(computed.back(), kPromptTokens - 5 * 16) << "what the lost one published is fetched";
+  computed.pop_back();
+  EXPECT_THAT(computed, Each(1u)) << "exactly one more computes";
+  for (const auto& worker : workers_) {
+    if (worker != nullptr) worker->AwaitRest();
+  }
+  EXPECT_EQ(StoreStats().reservations, 0u);
+}
+
+// failures 24: a claim whose owner lives and never computes holds a request up for the named time.
+TEST_F(SingleFlightTest, AClaimThatComesToNothingIsWaitedForNoLongerThanNamed) {
+  WorkerSetup setup = Setup();
+  setup.engine.store.single_flight_wait = absl::Milliseconds(300);
+  StartWorkers(1, setup);
+  const GenerateRequest request = Prompt(3);
+  const std::vector<uint32_t> expected = Expected(request);
+  BlockStore& blocks = store_.server().store();
+  const NamespaceSpec spec = workers_[0]->engine().SpecFor("");
+  const NamespaceId ns = MakeNamespaceId(spec);
+  ASSERT_TRUE(blocks.OpenNamespace(ns, workers_[0]->engine().layout()).ok());
+  const auto chain = MakeChain(ns, request.prompt, 16, /*with_tail=*/false);
+  std::vector<BlockKey> keys;
+  for (const ChainLink& link : chain) keys.push_back(link.key);
+  const SessionId idle = *blocks.OpenSession("idle");
+  ASSERT_EQ(blocks.Claim(idle, ns, keys)->wanted_count, kPromptBlocks);
+
+  const Outcome outcome = workers_[0]->Run(request);
+  EXPECT_EQ(outcome.tokens, expected);
+  EXPECT_EQ(outcome.finish.usage.computed_tokens, kPromptTokens);
+  EXPECT_GE(outcome.finish.store_wait, absl::Milliseconds(300));
+  EXPECT_EQ(workers_[0]->engine().stats().given_up_awaits, 1u);
+}
+
+// Two that hold parts of one chain do not wait for each other: who has claimed the front computes,
+// and goes on where the other's part begins.
+TEST_F(SingleFlightTest, WhoHasTheFrontOfAChainComputes) {
+  StartWorkers(1, Setup());
+  const GenerateRequest request = Prompt(4);
+  const std::vector<uint32_t> expected = Expected(request);
+  BlockStore& blocks = store_.server().store();
+  const NamespaceId ns = MakeNamespaceId(workers_[0]->engine().SpecFor(""));
+  ASSERT_TRUE(blocks.OpenNamespace(ns, workers_[0]->engine().layout()).ok());
+  const auto chain = MakeChain(ns, request.prompt, 16, /*with_tail=*/false);
+  const SessionId other = *blocks.OpenSession("other");
+  ASSERT_EQ(blocks.Claim(other, ns, {&chain[60].key, 1})->wanted_count, 1u);
+  EXPECT_EQ(workers_[0]->Run(request).tokens, expected);
+  EXPECT_EQ(workers_[0]->engine().stats().claimed_blocks, 60u);
+  EXPECT_EQ(workers_[0]->engine().stats().awaited_requests, 0u);
+}
+
+TEST_F(SingleFlightTest, WithoutItEachWorkerComputesAndNothingIsClaimed) {
+  WorkerSetup setup = Setup();
+  setup.engine.store.single_flight_wait = absl::ZeroDuration();
+  StartWorkers(2, setup);
+  const GenerateRequest request = Prompt(5);
+  const std::vector<uint32_t> expected = Expected(request);
+  const auto first = Submit(*workers_[0], request), second = Submit(*workers_[1], request);
+  EXPECT_EQ(ReadToEnd(*first).tokens, expected);
+  EXPECT_EQ(ReadToEnd(*second).tokens, expected);
+  for (const auto& worker : workers_) EXPECT_EQ(worker->engine().stats().claimed_blocks, 0u);
+}
+
+}  // namespace
+}  // namespace ibid

@@ -22,9 +22,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
-#include "cache_server/eviction_policy.h"
 #include "cache_server/namespace_table.h"
 #include "core/clock.h"
+#include "core/eviction/block_lists.h"
 #include "core/mutex.h"
 
 namespace ibid {

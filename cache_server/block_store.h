@@ -18,6 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cache_server/block_store_options.h"
+#include "cache_server/offer_and_match.h"
 #include "cache_server/store_stats.h"
 #include "core/block_key.h"
 #include "core/checksum.h"
@@ -29,95 +31,6 @@ namespace ibid {
 
 class BlockWatch;  // block_watch.h
 struct WatchOptions;
-class ExtentIo;  // extent_io.h
-
-// Random, so that no client can guess another's. 0 is none. A lease's is known within its session.
-struct SessionId {
-  uint64_t value = 0;
-  auto operator<=>(const SessionId&) const = default;
-};
-struct LeaseId {
-  uint64_t value = 0;
-  auto operator<=>(const LeaseId&) const = default;
-};
-
-enum class DiskWriteMode { kThrough, kOnDemotion };
-
-struct BlockStoreOptions {
-  uint64_t host_bytes_max = uint64_t{1} << 30;   // the arena; reserved at start
-  std::string disk_directory;                    // empty: no disk tier
-  uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files, real allocation
-  DiskWriteMode disk_write = DiskWriteMode::kThrough;
-  std::string eviction_policy = "hazard";      // one of EvictionPolicyNames
-  uint64_t extent_bytes = uint64_t{64} << 20;  // a multiple of 4 KiB, at least the largest payload
-  absl::Duration lease_ttl = absl::Seconds(30);
-  absl::Duration session_ttl = absl::Seconds(15);      // without a message
-  absl::Duration reservation_ttl = absl::Seconds(30);  // offered or reserved, never committed
-  uint32_t io_threads_count = 4;
-  uint32_t sessions_max = 10'000;
-  uint32_t leases_per_session_max = 4'096;
-  uint32_t leased_blocks_per_session_max = 8'388'608;  // of all its leases, repetitions counted
-  uint32_t reservations_per_session_max = 65'536;
-  uint32_t namespaces_max = 4'096;
-  uint32_t chain_keys_max = 262'144;  // in one Match or Offer
-  uint32_t disk_write_queue_max =
-      4'096;  // blocks waiting for the disk tier; more are not written through
-  uint32_t acquire_queue_max = 16'384;  // disk reads waiting
-  uint32_t event_log_max = 262'144;     // events kept while there are watchers, 80 bytes each
-  uint32_t watchers_max = 64;
-  // Matches that wait for pending blocks, and keys in all of them: beyond either, a match answers
-  // at once with what there is.
-  uint32_t waiting_matches_max = 4'096;
-  uint32_t waiting_keys_max = 4'194'304;
-  const Clock* clock = nullptr;        // null: the steady clock
-  MetricsRegistry* metrics = nullptr;  // null: none are kept
-  // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
-  bool has_maintenance_thread = true;
-  // Memory for blocks read from disk while the host tier has no room for them.
-  uint64_t read_buffer_bytes_max = uint64_t{256} << 20;
-  // Takes the arena's memory from the system at start, in the background. False: each page at its
-  // first touch, and host_bytes_max may be more than there is (benchmarks of the index alone).
-  bool populates_arena = true;
-  // Given the access to the extent files, returns the one to use: tests inject faults. Null: the
-  // files themselves.
-  std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
-};
-
-enum class OfferState { kWanted, kPresent, kPending, kRejected };
-
-struct MatchOptions {
-  bool lease = false;  // needs a session
-  LeaseId lease_id;    // that it shall have; 0: any
-  absl::Duration wait_pending = absl::ZeroDuration();
-};
-
-struct MatchResult {
-  uint32_t matched_count = 0;
-  uint32_t pending_count = 0;
-  LeaseId lease;             // 0 when none was asked for or nothing matched
-  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each: in all shards
-  uint32_t disk_blocks = 0;
-};
-
-// The blocks of one shard. The shards of a model (tensor- and pipeline-parallel ranks) have
-// namespaces of their own, and so keys of their own for the same tokens.
-struct ShardChain {
-  NamespaceId ns;
-  std::vector<BlockKey> keys;
-};
-
-using MatchDone = std::function<void(absl::StatusOr<MatchResult>)>;
-
-// A match that waits. 0: none.
-struct MatchWaitId {
-  uint64_t value = 0;
-};
-
-// What Claim reserved: the first `wanted_count` keys, up to the first that is `refusal`.
-struct ClaimResult {
-  uint32_t wanted_count = 0;
-  OfferState refusal = OfferState::kWanted;  // kWanted: there was none, all keys are reserved
-};
 
 class BlockStoreImpl;
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_server/cache_service_match.h"
 #include "cache_server/fetch_stream.h"
-#include "cache_server/match_call.h"
 #include "cache_server/publish_stream.h"
 #include "cache_server/service_state.h"
 #include "cache_server/session_stream.h"

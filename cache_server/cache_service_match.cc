@@ -1,4 +1,4 @@
-#include "cache_server/match_call.h"
+#include "cache_server/cache_service_match.h"
 
 #include <grpcpp/server_context.h>
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/clock.h"
 #include "core/metrics.h"
@@ -55,6 +56,9 @@ struct BlockStoreOptions {
   // Given the access to the extent files, returns the one to use: tests inject faults. Null: the
   // files themselves.
   std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
+
+  // Errors: InvalidArgument that names the option.
+  absl::Status Validate() const;
 };
 
 }  // namespace ibid

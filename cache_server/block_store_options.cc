@@ -1,0 +1,71 @@
+#include "cache_server/block_store_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "cache_server/extent_allocator.h"
+#include "core/eviction/eviction_policy.h"
+#include "core/host_memory.h"
+
+namespace ibid {
+namespace {
+
+absl::Status Invalid(absl::string_view option, uint64_t value, absl::string_view rule) {
+  return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": ", rule));
+}
+
+}  // namespace
+
+absl::Status BlockStoreOptions::Validate() const {
+  const BlockStoreOptions& o = *this;
+  constexpr uint64_t kTierBytesMax =
+      uint64_t{kNoPage} * kPageBytes;  // 16 TiB: pages have 32-bit numbers
+  if (o.host_bytes_max < kPageBytes || o.host_bytes_max >= kTierBytesMax) {
+    return Invalid("host_bytes_max", o.host_bytes_max, "must be at least 4 KiB and below 16 TiB");
+  }
+  if (o.extent_bytes == 0 || o.extent_bytes % kPageBytes != 0 || o.extent_bytes > kExtentBytesMax) {
+    return Invalid("extent_bytes", o.extent_bytes, "must be a multiple of 4 KiB, at most 1 TiB");
+  }
+  if (!o.disk_directory.empty() &&
+      (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
+    return Invalid("disk_bytes_max", o.disk_bytes_max, "must be at least 4 KiB and below 16 TiB");
+  }
+  const auto policies = EvictionPolicyNames();
+  if (std::find(policies.begin(), policies.end(), o.eviction_policy) == policies.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "eviction_policy \"", o.eviction_policy, "\": use one of ", absl::StrJoin(policies, ", ")));
+  }
+  const std::pair<absl::string_view, uint64_t> counts[] = {
+      {"io_threads_count", o.io_threads_count},
+      {"sessions_max", o.sessions_max},
+      {"leases_per_session_max", o.leases_per_session_max},
+      {"leased_blocks_per_session_max", o.leased_blocks_per_session_max},
+      {"reservations_per_session_max", o.reservations_per_session_max},
+      {"namespaces_max", o.namespaces_max},
+      {"chain_keys_max", o.chain_keys_max},
+      {"disk_write_queue_max", o.disk_write_queue_max},
+      {"event_log_max", o.event_log_max},
+      {"watchers_max", o.watchers_max},
+      {"acquire_queue_max", o.acquire_queue_max},
+      {"waiting_matches_max", o.waiting_matches_max},
+      {"waiting_keys_max", o.waiting_keys_max}};
+  for (const auto& [name, count] : counts) {
+    if (count == 0) return Invalid(name, count, "must be at least 1");
+  }
+  const std::pair<absl::string_view, absl::Duration> terms[] = {
+      {"lease_ttl", o.lease_ttl},
+      {"session_ttl", o.session_ttl},
+      {"reservation_ttl", o.reservation_ttl}};
+  for (const auto& [name, term] : terms) {
+    if (term <= absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " ", absl::FormatDuration(term), ": must be positive"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ibid

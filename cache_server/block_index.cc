@@ -107,7 +107,8 @@ void IndexShard::AddNamespacesTo(absl::flat_hash_set<uint32_t>* namespaces) {
 EntryId IndexShard::FreeIfUnused(EntryId id) {
   IndexEntry& entry = Get(id);
   if (entry.refs > 0 || entry.is_in_use() || entry.host_page != kNoPage ||
-      entry.disk_page != kNoPage || entry.Has(kFilling) || entry.Has(kHasWriter)) {
+      entry.disk_page != kNoPage || entry.gpu_page != kNoPage || entry.Has(kFilling) ||
+      entry.Has(kHasWriter)) {
     return kNoEntry;
   }
   if (entry.Has(kMapped)) Unmap(id);

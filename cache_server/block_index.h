@@ -4,7 +4,7 @@
 // An entry's life, under its shard's lock:
 //
 //                  Offer/Reserve              Commit
-//     (no entry) ----------------> filling ------------> resident: host_page and/or disk_page
+//     (no entry) ----------------> filling ------------> resident: host, disk and/or gpu_page
 //         ^   ^                       |                    |   ^  |
 //         |   |     abort, expiry,    |        evict one   |   |  | write to disk, read back, move
 //         |   |     session's end     v        copy        v   |  | (busy > 0 while bytes move)
@@ -19,7 +19,7 @@
 //                           of the same key may be made; freed when the last of these ends
 //
 // Thread safety: each shard has a lock; its methods require it. One shard at a time.
-// Memory: 80 bytes an entry, 5 to 10 of the table (tag_table.h).
+// Memory: 88 bytes an entry, 5 to 10 of the table (tag_table.h).
 #pragma once
 
 #include <algorithm>
@@ -47,11 +47,13 @@ enum EntryFlag : uint16_t {
   kPositionKnown = 1 << 4,
   kParkedHost = 1 << 5,  // taken as victim while in use: put back when that ends
   kParkedDisk = 1 << 6,
-  kReadFromDisk = 1 << 7,   // was read from disk without being promoted
-  kWriting = 1 << 8,        // the disk writer has it in its batch
-  kDiskUnsettled = 1 << 9,  // its disk copy is on its way into the index or out of it
-  kLeavingHost = 1 << 10,   // its host copy was taken out; the host policy may still know it
-  kHasWaiters = 1 << 11,    // is filling, and MatchWaits may have a match that waits for it
+  kReadFromDisk = 1 << 7,    // was read from disk without being promoted
+  kWriting = 1 << 8,         // the disk writer has it in its batch
+  kDiskUnsettled = 1 << 9,   // its disk copy is on its way into the index or out of it
+  kHostInTransit = 1 << 10,  // its host copy was taken out, and the host policy may still know it;
+                             // or one is on its way in
+  kParkedGpu = 1 << 11,
+  kHasWaiters = 1 << 12,  // is filling, and MatchWaits may have a match that waits for it
 };
 
 struct IndexEntry {
@@ -61,6 +63,7 @@ struct IndexEntry {
   EntryId parent = kNoEntry;
   uint32_t host_page = kNoPage;
   uint32_t disk_page = kNoPage;
+  uint32_t gpu_page = kNoPage;
   uint32_t token_count = 0;
   uint32_t position = 0;
   uint32_t holds = 0;  // leases and BlockRefs: the copies stay and do not move
@@ -75,10 +78,11 @@ struct IndexEntry {
   bool is_filling() const { return Has(kFilling); }
   bool is_in_host() const { return host_page != kNoPage && !is_filling(); }
   bool is_on_disk() const { return disk_page != kNoPage; }
-  bool is_resident() const { return is_in_host() || is_on_disk(); }
+  bool is_in_gpu() const { return gpu_page != kNoPage; }
+  bool is_resident() const { return is_in_host() || is_on_disk() || is_in_gpu(); }
   bool is_in_use() const { return holds > 0 || busy > 0; }
 };
-static_assert(sizeof(IndexEntry) == 80);
+static_assert(sizeof(IndexEntry) == 88);
 
 class IndexShard {
  public:

@@ -43,21 +43,25 @@ constexpr size_t kDropPieceBlocks = 256;
 class BlockStoreImpl {
  public:
   BlockStoreImpl(BlockStoreOptions options, const Clock* clock, std::unique_ptr<HostArena> arena,
-                 std::unique_ptr<DiskTier> disk, std::unique_ptr<Clock> own_clock)
+                 std::unique_ptr<DiskTier> disk, std::unique_ptr<GpuTier> gpu,
+                 std::unique_ptr<Clock> own_clock)
       : own_clock(std::move(own_clock)),
-        parts(std::move(options), clock, std::move(arena), std::move(disk)),
+        parts(std::move(options), clock, std::move(arena), std::move(disk), std::move(gpu)),
         residency(parts),
         recovery(parts, residency),
         writer(parts, residency),
         publish(parts, residency, recovery),
         let_go(residency, publish, [this] { WakeMaintenance(); }),
-        read(std::make_unique<ReadPath>(parts, residency, recovery)) {}
+        mover(parts, residency),
+        read(std::make_unique<ReadPath>(parts, residency, recovery,
+                                        parts.gpu == nullptr ? nullptr : &mover)) {}
 
   absl::Status Start() {
     if (parts.disk != nullptr) {
       IBID_RETURN_IF_ERROR(recovery.Start());
       writer.Start();
     }
+    if (parts.gpu != nullptr) mover.Start();
     if (parts.options.has_maintenance_thread) {
       maintenance_thread = std::thread([this] { RunMaintenanceThread(); });
       pthread_setname_np(maintenance_thread.native_handle(), "ibid-maintain");
@@ -73,6 +77,7 @@ class BlockStoreImpl {
     stopping.NotifyAll();
     if (maintenance_thread.joinable()) maintenance_thread.join();
     read.reset();  // its threads end
+    mover.Stop();
     writer.Stop(kFlushAtStop);
   }
 
@@ -109,6 +114,7 @@ class BlockStoreImpl {
   StatsSample Sample() const {
     const StoreCounters& counters = parts.counters;
     return {parts.Now(),
+            counters.tier(TierName::kGpu).hits.value(),
             counters.tier(TierName::kHost).hits.value(),
             counters.tier(TierName::kDisk).hits.value(),
             counters.missed_blocks.value(),
@@ -162,6 +168,13 @@ class BlockStoreImpl {
       now.disk_blocks = static_cast<double>(parts.counters.tier(TierName::kDisk).blocks.load());
       now.disk_queue_depth = static_cast<double>(parts.disk_queue.writes_count());
       now.is_disk_ok = parts.disk->state() == "ok" ? 1 : 0;
+    }
+    if (parts.gpu != nullptr) {
+      const ExtentAllocator::Usage gpu = parts.gpu->usage();
+      now.gpu_used_bytes = static_cast<double>(gpu.used_bytes);
+      now.gpu_bytes_max = static_cast<double>(gpu.total_bytes);
+      now.gpu_largest_free_bytes = static_cast<double>(gpu.largest_free_bytes);
+      now.gpu_blocks = static_cast<double>(parts.counters.tier(TierName::kGpu).blocks.load());
     }
     now.pinned_bytes = static_cast<double>(parts.counters.pinned_bytes.load());
     now.sessions = static_cast<double>(parts.sessions.sessions_count());
@@ -260,6 +273,7 @@ class BlockStoreImpl {
   DiskWriter writer;
   PublishPath publish;
   LetGoQueue let_go;
+  GpuMover mover;
   std::unique_ptr<ReadPath> read;
   StatsHistory history;
 
@@ -337,8 +351,19 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
   }
   IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes,
                                                       options.populates_arena));
-  auto impl = std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena),
-                                               std::move(disk), std::move(own_clock));
+  std::unique_ptr<GpuTier> gpu;
+  if (options.create_gpu_memory) {
+    IBID_ASSIGN_OR_RETURN(auto memory, options.create_gpu_memory());
+    // Slower without it, no more.
+    if (const absl::Status locked = memory->RegisterHost(arena->View(0, options.host_bytes_max));
+        !locked.ok()) {
+      IBID_LOG(warn, "gpu tier: the host arena is not page-locked: {}", locked.message());
+    }
+    gpu = std::make_unique<GpuTier>(std::move(memory), options.extent_bytes);
+  }
+  auto impl =
+      std::make_unique<BlockStoreImpl>(std::move(options), clock, std::move(arena), std::move(disk),
+                                       std::move(gpu), std::move(own_clock));
   IBID_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<BlockStore>(new BlockStore(std::move(impl)));
 }
@@ -501,6 +526,10 @@ BlockStoreStats BlockStore::stats() const {
     out.evictions = counters.evictions_count();
     return out;
   };
+  if (parts.gpu != nullptr) {
+    const ExtentAllocator::Usage usage = parts.gpu->usage();
+    add_tier("gpu", TierName::kGpu, usage).allocated_bytes = usage.total_bytes;
+  }
   add_tier("host", TierName::kHost, parts.arena->usage()).allocated_bytes =
       parts.options.host_bytes_max;
   if (parts.disk != nullptr) {
@@ -555,7 +584,10 @@ void BlockStore::RunMaintenance() {
 }
 
 bool BlockStore::FlushToDisk(absl::Duration timeout) {
-  return impl_->parts.disk_queue.WaitUntilIdle(timeout);
+  const SteadyClock clock;
+  const absl::Time until = clock.Now() + timeout;
+  return impl_->mover.WaitUntilIdle(timeout) &&
+         impl_->parts.disk_queue.WaitUntilIdle(std::max(until - clock.Now(), absl::ZeroDuration()));
 }
 
 }  // namespace ibid

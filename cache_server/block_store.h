@@ -220,8 +220,8 @@ class BlockStore {
   // Expires sessions, leases and reservations by the clock, and gives back all that ended. For
   // tests without a maintenance thread.
   void RunMaintenance();
-  // Waits until all queued disk writes and removals are done, recovery included. False after
-  // `timeout`.
+  // Waits until all queued disk writes and removals are done, recovery included, and all blocks
+  // offered to the gpu tier are there or not. False after `timeout`.
   bool FlushToDisk(absl::Duration timeout);
 
  private:

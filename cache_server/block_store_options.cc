@@ -50,6 +50,7 @@ absl::Status BlockStoreOptions::Validate() const {
       {"event_log_max", o.event_log_max},
       {"watchers_max", o.watchers_max},
       {"acquire_queue_max", o.acquire_queue_max},
+      {"gpu_promote_queue_max", o.gpu_promote_queue_max},
       {"waiting_matches_max", o.waiting_matches_max},
       {"waiting_keys_max", o.waiting_keys_max}};
   for (const auto& [name, count] : counts) {

@@ -8,13 +8,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/clock.h"
 #include "core/metrics.h"
 
 namespace ibid {
 
-class ExtentIo;  // extent_io.h
+class DeviceMemory;  // core/device_memory.h
+class ExtentIo;      // extent_io.h
 
 enum class DiskWriteMode { kThrough, kOnDemotion };
 
@@ -23,6 +25,8 @@ struct BlockStoreOptions {
   std::string disk_directory;                    // empty: no disk tier
   uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files, real allocation
   DiskWriteMode disk_write = DiskWriteMode::kThrough;
+  // Makes the gpu tier's memory, with GpuTier::kStreamsCount streams or more. Null: no gpu tier.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceMemory>>()> create_gpu_memory;
   std::string eviction_policy = "hazard";      // one of EvictionPolicyNames
   uint64_t extent_bytes = uint64_t{64} << 20;  // a multiple of 4 KiB, at least the largest payload
   absl::Duration lease_ttl = absl::Seconds(30);
@@ -37,8 +41,9 @@ struct BlockStoreOptions {
   uint32_t chain_keys_max = 262'144;  // in one Match or Offer
   uint32_t disk_write_queue_max =
       4'096;  // blocks waiting for the disk tier; more are not written through
-  uint32_t acquire_queue_max = 16'384;  // disk reads waiting
-  uint32_t event_log_max = 262'144;     // events kept while there are watchers, 80 bytes each
+  uint32_t acquire_queue_max = 16'384;     // reads from the disk and gpu tiers waiting
+  uint32_t gpu_promote_queue_max = 4'096;  // blocks waiting to be considered for the gpu tier
+  uint32_t event_log_max = 262'144;        // events kept while there are watchers, 80 bytes each
   uint32_t watchers_max = 64;
   // Matches that wait for pending blocks, and keys in all of them: beyond either, a match answers
   // at once with what there is.

@@ -34,7 +34,7 @@ class TierSet {
 };
 
 // All tiers, fastest first.
-inline constexpr TierName kTiersByScale[] = {TierName::kHost, TierName::kDisk};
+inline constexpr TierName kTiersByScale[] = {TierName::kGpu, TierName::kHost, TierName::kDisk};
 absl::string_view NameOf(TierName tier);
 
 struct BlockEvent {

@@ -97,6 +97,7 @@ class MatchCall final : public grpc::ServerUnaryReactor {
     response_->set_matched_count(result->matched_count);
     response_->set_pending_count(result->pending_count);
     response_->set_lease_id(result->lease.value);
+    AddTier("gpu", result->gpu_blocks, response_);
     AddTier("host", result->host_blocks, response_);
     AddTier("disk", result->disk_blocks, response_);
     End(absl::OkStatus());

@@ -364,11 +364,12 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
       entry.Set(kParkedDisk);
       continue;
     }
-    victims.push_back({id,
-                       entry.parent,
-                       {parts_.book.FingerprintOf(entry.key), true},
-                       entry.disk_page,
-                       entry.is_in_host() ? EvictionReason::kRoom : EvictionReason::kLost});
+    victims.push_back(
+        {id,
+         entry.parent,
+         {parts_.book.FingerprintOf(entry.key), true},
+         entry.disk_page,
+         entry.is_in_host() || entry.is_in_gpu() ? EvictionReason::kRoom : EvictionReason::kLost});
     change.delete_blocks.push_back({entry.ns, entry.key});
     entry.disk_page = kNoPage;
     parts_.events.TellLeft(entry, TierName::kDisk);

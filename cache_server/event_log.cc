@@ -19,6 +19,8 @@ absl::string_view NameOf(TierName tier) {
       return "host";
     case TierName::kDisk:
       return "disk";
+    case TierName::kGpu:
+      return "gpu";
   }
   return "";
 }
@@ -27,6 +29,7 @@ TierSet TiersOf(const IndexEntry& entry) {
   TierSet tiers;
   if (entry.is_in_host()) tiers.Add(TierName::kHost);
   if (entry.is_on_disk()) tiers.Add(TierName::kDisk);
+  if (entry.is_in_gpu()) tiers.Add(TierName::kGpu);
   return tiers;
 }
 

@@ -1,6 +1,6 @@
-// Invariant: a block is deferred in a tier only if, when it was taken, the other tier had a child
-// of it and not itself. Both ends of that condition undo the deferral: a copy that comes to the
-// other tier, a child that leaves it.
+// Invariant: a block is deferred in a tier only if, when it was taken, another tier had a child of
+// it and none had itself. Both ends of that condition undo the deferral: a copy that comes to
+// another tier, a child that leaves one.
 #include "cache_server/eviction_book.h"
 
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace ibid {
 namespace {
 
-// Bounds the search for an inner block that the disk has too.
+// Bounds the search for an inner block that another tier has too.
 constexpr int kInnerTriesMax = 64;
 
 }  // namespace
@@ -18,7 +18,28 @@ constexpr int kInnerTriesMax = 64;
 EvictionBook::EvictionBook(absl::string_view policy_name)
     : seed_(RandomId()),
       tiers_{std::make_unique<EvictionTier>(policy_name),
+             std::make_unique<EvictionTier>(policy_name),
              std::make_unique<EvictionTier>(policy_name)} {}
+
+bool EvictionBook::IsElsewhere(TierName tier, EntryId b) {
+  for (int i = 0; i < kTiersCount; ++i) {
+    if (i != static_cast<int>(tier) && tiers_[i]->contains(b)) return true;
+  }
+  return false;
+}
+
+bool EvictionBook::HasChildElsewhere(TierName tier, EntryId b) {
+  for (int i = 0; i < kTiersCount; ++i) {
+    if (i != static_cast<int>(tier) && tiers_[i]->children_count(b) > 0) return true;
+  }
+  return false;
+}
+
+void EvictionBook::UndeferElsewhere(TierName tier, EntryId b) {
+  for (int i = 0; i < kTiersCount; ++i) {
+    if (i != static_cast<int>(tier)) tiers_[i]->Undefer(b);
+  }
+}
 
 uint64_t EvictionBook::FingerprintOf(const BlockKey& key) const {
   uint64_t words[2];
@@ -36,7 +57,7 @@ void EvictionBook::SetCapacity(TierName tier, uint64_t blocks) {
 void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent) {
   MutexLock lock(mutex_);
   Of(tier).Insert(b, parent);
-  OtherThan(tier).Undefer(b);
+  UndeferElsewhere(tier, b);
 }
 
 void EvictionBook::Admit(TierName tier, EntryId b, const BlockTraits& traits) {
@@ -47,7 +68,7 @@ void EvictionBook::Admit(TierName tier, EntryId b, const BlockTraits& traits) {
 void EvictionBook::Remove(TierName tier, EntryId b, EntryId parent, const LeavingBlock& leaving) {
   MutexLock lock(mutex_);
   Of(tier).Remove(b, parent, leaving);
-  if (parent != kNoEntry && Of(tier).children_count(parent) == 0) OtherThan(tier).Undefer(parent);
+  if (parent != kNoEntry && Of(tier).children_count(parent) == 0) UndeferElsewhere(tier, parent);
 }
 
 void EvictionBook::PutBack(TierName tier, EntryId b) {
@@ -70,15 +91,14 @@ void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_toke
 EntryId EvictionBook::TakeVictim(TierName tier_name) {
   MutexLock lock(mutex_);
   EvictionTier& tier = Of(tier_name);
-  const EvictionTier& other = OtherThan(tier_name);
   for (EntryId b = tier.TakeVictim(); b != kNoEntry; b = tier.TakeVictim()) {
-    if (other.contains(b) || other.children_count(b) == 0) return b;
+    if (IsElsewhere(tier_name, b) || !HasChildElsewhere(tier_name, b)) return b;
     tier.Defer(b);
   }
-  for (int i = 0; tier_name == TierName::kHost && i < kInnerTriesMax; ++i) {
+  for (int i = 0; tier_name != TierName::kDisk && i < kInnerTriesMax; ++i) {
     const EntryId b = tier.TakeInner();
     if (b == kNoEntry) break;
-    if (other.contains(b)) return b;
+    if (IsElsewhere(tier_name, b)) return b;
     tier.PutBackInner(b);
   }
   return tier.TakeDeferred();

@@ -14,7 +14,8 @@
 
 namespace ibid {
 
-enum class TierName { kHost = 0, kDisk = 1 };
+enum class TierName { kHost = 0, kDisk = 1, kGpu = 2 };
+inline constexpr int kTiersCount = 3;
 
 class EvictionBook {
  public:
@@ -36,20 +37,21 @@ class EvictionBook {
   // A request asks for `chain`; so do its uses. O(keys).
   void Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens);
 
-  // As EvictionTier::TakeVictim. When there is no such block: for the host tier a block that has
-  // a child there and is on disk too, so that a chain longer than the host tier can pass through
-  // it; then a block whose last copy this is and that has a child in the other tier only.
+  // As EvictionTier::TakeVictim. When there is no such block: for the host and the gpu tier a block
+  // that has a child there and is in another tier too, so that a chain longer than the tier can
+  // pass through it; then a block whose last copy this is and that has a child in other tiers only.
   EntryId TakeVictim(TierName tier);
 
  private:
   EvictionTier& Of(TierName tier) IBID_REQUIRES(mutex_) { return *tiers_[static_cast<int>(tier)]; }
-  EvictionTier& OtherThan(TierName tier) IBID_REQUIRES(mutex_) {
-    return *tiers_[1 - static_cast<int>(tier)];
-  }
+  // Whether a tier other than `tier` has the block, or a child of it.
+  bool IsElsewhere(TierName tier, EntryId b) IBID_REQUIRES(mutex_);
+  bool HasChildElsewhere(TierName tier, EntryId b) IBID_REQUIRES(mutex_);
+  void UndeferElsewhere(TierName tier, EntryId b) IBID_REQUIRES(mutex_);
 
   const uint64_t seed_;
   Mutex mutex_;
-  const std::unique_ptr<EvictionTier> tiers_[2] IBID_GUARDED_BY(mutex_);
+  const std::unique_ptr<EvictionTier> tiers_[kTiersCount] IBID_GUARDED_BY(mutex_);
 };
 
 }  // namespace ibid

@@ -33,8 +33,9 @@ struct MatchOptions {
 struct MatchResult {
   uint32_t matched_count = 0;
   uint32_t pending_count = 0;
-  LeaseId lease;             // 0 when none was asked for or nothing matched
-  uint32_t host_blocks = 0;  // of the matched, by the fastest tier that has each: in all shards
+  LeaseId lease;            // 0 when none was asked for or nothing matched
+  uint32_t gpu_blocks = 0;  // of the matched, by the fastest tier that has each: in all shards
+  uint32_t host_blocks = 0;
   uint32_t disk_blocks = 0;
 };
 

@@ -28,6 +28,7 @@ constexpr size_t kScanWindowMin = 64;
 constexpr size_t kScanWindowMax = 1'024;
 constexpr absl::string_view kHostTier = "host";
 constexpr absl::string_view kDiskTier = "disk";
+constexpr absl::string_view kGpuTier = "gpu";
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
   return absl::FailedPreconditionError(
@@ -58,8 +59,10 @@ class BufferPin final : public BlockRef::Pin {
 
 }  // namespace
 
-// Where a block is read to: a host slot or a buffer.
+// Where a block is read from, and to: a host slot or a buffer.
 struct ReadPath::Target {
+  uint32_t disk_page = kNoPage;
+  uint32_t gpu_page = kNoPage;  // if set, it is read from there
   uint32_t host_page = kNoPage;
   ReadBuffers::Buffer buffer;
   MutableByteView slot;  // whole pages
@@ -67,10 +70,10 @@ struct ReadPath::Target {
   uint32_t token_count = 0;
 };
 
-ReadPath::ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery)
-    : parts_(parts), residency_(residency), recovery_(recovery) {
-  if (parts_.disk != nullptr) {
-    executor_ = std::make_unique<Executor>("ibid-disk-read", parts_.options.io_threads_count,
+ReadPath::ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery, GpuMover* mover)
+    : parts_(parts), residency_(residency), recovery_(recovery), mover_(mover) {
+  if (parts_.disk != nullptr || parts_.gpu != nullptr) {
+    executor_ = std::make_unique<Executor>("ibid-read", parts_.options.io_threads_count,
                                            parts_.options.acquire_queue_max);
   }
   parts_.waits.Start([this](std::unique_ptr<MatchWait> wait, MatchWaits::Wake wake) {
@@ -208,6 +211,7 @@ absl::StatusOr<MatchResult> ReadPath::MatchNow(SessionId session, std::span<cons
   for (size_t i = 0; i < shards.size(); ++i) {
     CountLookup(shards[i], blocks[i].ids);
     parts_.demand.Count(shards[i].ns->id, shards[i].keys, result.matched_count);
+    if (mover_ != nullptr) mover_->Offer(blocks[i].ids, shards[i].keys);
   }
   if (result.matched_count == 0) return result;
   const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
@@ -243,7 +247,9 @@ ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, uint64_t paylo
   if (id == kNoEntry) return found;
   IndexEntry& entry = shard.Get(id);
   found.is_in_host = entry.is_in_host();
-  found.is_resident = found.is_in_host || (entry.is_on_disk() && is_disk_readable);
+  found.is_in_gpu = entry.is_in_gpu();
+  found.is_resident =
+      found.is_in_host || found.is_in_gpu || (entry.is_on_disk() && is_disk_readable);
   found.is_pending = !found.is_resident && entry.is_filling();
   if (found.is_resident && adds_hold) {
     found.is_resident = found.is_held = entry.holds < kHoldsMax;
@@ -322,7 +328,9 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
       const bool is_matched = !is_end && all.is_resident && result.pending_count == 0;
       if (is_matched) {
         ++result.matched_count;
-        ++(all.is_in_host ? result.host_blocks : result.disk_blocks);
+        ++(all.is_in_gpu    ? result.gpu_blocks
+           : all.is_in_host ? result.host_blocks
+                            : result.disk_blocks);
       } else if (!is_end) {
         ++result.pending_count;
       }
@@ -341,11 +349,12 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
 // What is true of block `i` in all shards.
 ReadPath::Found ReadPath::InAllOf(std::span<const std::vector<Found>> found, size_t i) {
   Found all;
-  all.is_resident = all.is_in_host = all.is_pending = true;
+  all.is_resident = all.is_in_gpu = all.is_in_host = all.is_pending = true;
   for (const std::vector<Found>& shard : found) {
     all.is_pending = all.is_pending && (shard[i].is_resident || shard[i].is_pending);
     all.is_resident = all.is_resident && shard[i].is_resident;
-    all.is_in_host = all.is_in_host && shard[i].is_in_host;
+    all.is_in_gpu = all.is_in_gpu && shard[i].is_in_gpu;
+    all.is_in_host = all.is_in_host && (shard[i].is_in_host || shard[i].is_in_gpu);
   }
   return all;
 }
@@ -372,6 +381,7 @@ void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bo
         residency_.AddHold(entry, payload_bytes);
       } else {
         ++entry.refs;
+        read.is_from_disk = !entry.is_in_gpu();
       }
     }
   }
@@ -399,39 +409,38 @@ void ReadPath::QueueRead(const Read& read, Done done) {
     waiters.push_back(std::move(done));
   }
   if (!is_first) return;
-  if (!parts_.disk->health().CanRead(parts_.Now())) {
+  if (read.is_from_disk && !parts_.disk->health().CanRead(parts_.Now())) {
     Answer(read, absl::UnavailableError(parts_.disk->state()), nullptr);
     return;
   }
   ++parts_.disk_reads_waiting;
   const bool is_queued = executor_->TrySubmit([this, read] {
-    ReadFromDisk(read);
+    ReadCopy(read);
     --parts_.disk_reads_waiting;
   });
   if (!is_queued) {
     --parts_.disk_reads_waiting;
     Answer(read,
-           LimitReached("too many disk reads are waiting", "acquire_queue_max",
+           LimitReached("too many reads are waiting", "acquire_queue_max",
                         parts_.options.acquire_queue_max),
            nullptr);
   }
 }
 
-void ReadPath::ReadFromDisk(const Read& read) {
+void ReadPath::ReadCopy(const Read& read) {
   IndexShard& shard = parts_.index.ShardOf(read.id);
-  uint32_t disk_page = kNoPage;
-  uint64_t checksum = 0;
-  uint32_t token_count = 0;
+  Target target;
   Residency::Room room = Residency::Room::kFreeOnly;
   bool can_promote = false;
   {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(read.id);
-    if (entry.is_on_disk() && !entry.Has(kDoomed)) {
-      disk_page = entry.disk_page;
-      checksum = entry.checksum;
-      token_count = entry.token_count;
-      can_promote = entry.host_page == kNoPage && !entry.Has(kLeavingHost);
+    if ((entry.is_on_disk() || entry.is_in_gpu()) && !entry.Has(kDoomed)) {
+      target.gpu_page = entry.gpu_page;
+      target.disk_page = entry.disk_page;
+      target.checksum = entry.checksum;
+      target.token_count = entry.token_count;
+      can_promote = entry.host_page == kNoPage && !entry.Has(kHostInTransit);
       // The second read shows that the block is warm: then a colder one makes room. The first takes
       // only what is free, so that a scan of the disk does not wash out the host tier.
       if (entry.Has(kReadFromDisk)) room = Residency::Room::kEvictClean;
@@ -439,12 +448,11 @@ void ReadPath::ReadFromDisk(const Read& read) {
       ++entry.busy;
     }
   }
-  if (disk_page == kNoPage) return Answer(read, absl::NotFoundError(""), nullptr);
-  Target target;
-  target.checksum = checksum;
-  target.token_count = token_count;
+  if (target.disk_page == kNoPage && target.gpu_page == kNoPage) {
+    return Answer(read, absl::NotFoundError(""), nullptr);
+  }
   absl::Status status = ChooseTarget(read, can_promote, room, &target);
-  if (status.ok()) status = Fill(read, disk_page, target);
+  if (status.ok()) status = Fill(read, target);
   // A read that failed is not repeated: the entry goes.
   const bool is_unreadable =
       absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsUnavailable(status);
@@ -481,18 +489,28 @@ absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residenc
   return absl::OkStatus();
 }
 
-absl::Status ReadPath::Fill(const Read& read, uint32_t disk_page, const Target& target) {
+absl::Status ReadPath::FillFromDisk(uint32_t disk_page, const Target& target) {
   const absl::Time began = SteadyClock().Now();
   IBID_RETURN_IF_ERROR(parts_.disk->ReadSlot(disk_page, target.slot));
   parts_.counters.ObserveDiskRead(SteadyClock().Now() - began);
   parts_.counters.disk_read_bytes.Add(target.slot.size());
+  return absl::OkStatus();
+}
+
+absl::Status ReadPath::Fill(const Read& read, Target& target) {
+  absl::Status copied = absl::UnavailableError("not in the gpu tier");
+  if (target.gpu_page != kNoPage) copied = parts_.gpu->Read(target.gpu_page, target.slot);
+  const bool is_from_gpu = copied.ok();
+  if (!is_from_gpu) target.gpu_page = kNoPage;
+  if (!is_from_gpu && target.disk_page != kNoPage) copied = FillFromDisk(target.disk_page, target);
+  IBID_RETURN_IF_ERROR(copied);
   if (Checksum(target.slot.first(read.ns->payload_bytes)) == target.checksum)
     return absl::OkStatus();
   parts_.counters.corrupt_blocks.Add();
   IBID_LOG_EVERY(kLogPeriodSeconds, warn,
-                 "disk tier: block {} does not match its checksum; it is dropped",
-                 DigestToShortHex(read.key.digest));
-  return absl::DataLossError("a block on disk does not match its checksum; the copy was dropped");
+                 "{} tier: block {} does not match its checksum; it is dropped",
+                 is_from_gpu ? kGpuTier : kDiskTier, DigestToShortHex(read.key.digest));
+  return absl::DataLossError("a block does not match its checksum; it was dropped");
 }
 
 // The host slot becomes the block's host copy. False when the block was dropped meanwhile.
@@ -503,7 +521,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     MutexLock lock(shard.mutex);
     const IndexEntry& entry = shard.Get(read.id);
     if (entry.Has(kDoomed)) return false;
-    IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kLeavingHost));
+    IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kHostInTransit));
     traits = residency_.TraitsOf(entry, *read.ns);
   }
   parts_.book.Insert(TierName::kHost, read.id, traits.parent);
@@ -587,9 +605,10 @@ void ReadPath::Answer(const Read& read, const absl::Status& status, const Target
       } else {
         pin = std::make_unique<BufferPin>(target->buffer);
       }
-      parts_.counters.tier(TierName::kDisk).hits.Add();
+      const bool is_from_gpu = target->gpu_page != kNoPage;
+      parts_.counters.tier(is_from_gpu ? TierName::kGpu : TierName::kDisk).hits.Add();
       done(BlockRef(std::move(pin), target->slot.first(payload_bytes), target->checksum,
-                    target->token_count, kDiskTier));
+                    target->token_count, is_from_gpu ? kGpuTier : kDiskTier));
     }
     residency_.DropRef(read.id);
   }

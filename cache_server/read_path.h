@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "cache_server/gpu_mover.h"
 #include "cache_server/recovery.h"
 #include "cache_server/residency.h"
 #include "core/executor.h"
@@ -19,7 +20,8 @@ class ReadPath {
  public:
   using Done = std::function<void(absl::StatusOr<BlockRef>)>;
 
-  ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery);
+  // `mover` null: there is no gpu tier.
+  ReadPath(StoreParts& parts, Residency& residency, Recovery& recovery, GpuMover* mover);
   ~ReadPath();
 
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,
@@ -31,18 +33,20 @@ class ReadPath {
   bool DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key);
 
  private:
-  // A disk read and all who wait for it.
+  // A read from the disk or the gpu tier.
   struct Read {
     EntryId id;
     NamespacePtr ns;
     BlockKey key;
     bool is_use = true;  // of who asked first
+    bool is_from_disk = true;
   };
   struct Target;
 
   struct Found {
     EntryId id = kNoEntry;
     bool is_resident = false;
+    bool is_in_gpu = false;
     bool is_in_host = false;
     bool is_pending = false;
     bool is_held = false;  // once more
@@ -79,11 +83,13 @@ class ReadPath {
   void Answer(std::unique_ptr<MatchWait> wait);
 
   void QueueRead(const Read& read, Done done);
-  void ReadFromDisk(const Read& read);
+  void ReadCopy(const Read& read);
   // Where the bytes go: a host slot when there is room, or will be by eviction; else a buffer.
   absl::Status ChooseTarget(const Read& read, bool can_promote, Residency::Room room,
                             Target* target);
-  absl::Status Fill(const Read& read, uint32_t disk_page, const Target& target);
+  // From the gpu tier, else from disk.
+  absl::Status Fill(const Read& read, Target& target);
+  absl::Status FillFromDisk(uint32_t disk_page, const Target& target);
   // The bytes of `target` become the host copy. False when the block left meanwhile.
   bool Promote(const Read& read, const Target& target);
   void DropDamaged(uint32_t ns, const BlockKey& key, EntryId id);
@@ -93,6 +99,7 @@ class ReadPath {
   StoreParts& parts_;
   Residency& residency_;
   Recovery& recovery_;
+  GpuMover* const mover_;
   Mutex mutex_;
   absl::flat_hash_map<EntryId, std::vector<Done>> waiters_ IBID_GUARDED_BY(mutex_);
   std::unique_ptr<Executor> executor_;  // last: its threads use the rest

@@ -4,7 +4,7 @@
 //   set, Remove after it is cleared). The same for disk_page.
 // - Copies are taken out of an entry only while holds == 0, busy == 0 and no writer is there. From
 // then until the
-//   policies have forgotten it the entry is busy and kLeavingHost: nobody brings a new copy in
+//   policies have forgotten it the entry is busy and kHostInTransit: nobody brings a new copy in
 //   before the old one is gone.
 // - Whoever changes what TiersOf says of an entry that is not doomed tells parts_.events so before
 // the shard is unlocked.
@@ -33,7 +33,7 @@ void Residency::TakeHostCopy(IndexEntry& entry, Aftermath* after) {
   after->fingerprint = parts_.book.FingerprintOf(entry.key);
   entry.host_page = kNoPage;
   entry.Clear(kFilling);
-  entry.Set(kLeavingHost);
+  entry.Set(kHostInTransit);
   ++entry.busy;
   after->took_host = true;
 }
@@ -41,9 +41,11 @@ void Residency::TakeHostCopy(IndexEntry& entry, Aftermath* after) {
 void Residency::TakeCopies(IndexEntry& entry, Aftermath* after) {
   TakeHostCopy(entry, after);
   after->disk_page = entry.disk_page;
+  after->gpu_page = entry.gpu_page;
   after->ns = entry.ns;
   after->key = entry.key;
   entry.disk_page = kNoPage;
+  entry.gpu_page = kNoPage;
 }
 
 Aftermath Residency::Settle(IndexShard& shard, EntryId id) {
@@ -53,10 +55,12 @@ Aftermath Residency::Settle(IndexShard& shard, EntryId id) {
   if (!entry.is_in_use()) {
     after.put_back_host = entry.Has(kParkedHost);
     after.put_back_disk = entry.Has(kParkedDisk);
+    after.put_back_gpu = entry.Has(kParkedGpu);
     entry.Clear(kParkedHost);
     entry.Clear(kParkedDisk);
-    const bool has_copies =
-        entry.host_page != kNoPage || entry.disk_page != kNoPage || entry.is_filling();
+    entry.Clear(kParkedGpu);
+    const bool has_copies = entry.host_page != kNoPage || entry.disk_page != kNoPage ||
+                            entry.is_in_gpu() || entry.is_filling();
     if (entry.Has(kDoomed) && !entry.Has(kHasWriter) && has_copies) TakeCopies(entry, &after);
   }
   after.parent_to_drop = shard.FreeIfUnused(id);
@@ -97,11 +101,17 @@ void Residency::Finish(const Aftermath& after) {
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
     parts_.counters.OnCopyOut(TierName::kDisk, id, parts_.Now());
   }
+  if (after.gpu_page != kNoPage) {
+    parts_.book.Remove(TierName::kGpu, id, after.parent, leaving);
+    parts_.gpu->Free(after.gpu_page);
+    parts_.counters.OnCopyOut(TierName::kGpu, id, parts_.Now());
+  }
   if (after.record_page != kNoPage) {
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.record_page, /*frees_slot=*/false});
   }
   if (after.put_back_host) parts_.book.PutBack(TierName::kHost, id);
   if (after.put_back_disk) parts_.book.PutBack(TierName::kDisk, id);
+  if (after.put_back_gpu) parts_.book.PutBack(TierName::kGpu, id);
   if (after.took_host) EndTransit(id);
   if (after.parent_to_drop != kNoEntry) DropRef(after.parent_to_drop);
 }
@@ -139,7 +149,7 @@ void Residency::EndTransit(EntryId id) {
   {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
-    entry.Clear(kLeavingHost);
+    entry.Clear(kHostInTransit);
     --entry.busy;
     after = Settle(shard, id);
   }
@@ -182,6 +192,7 @@ void Residency::UpdateCapacities() {
   };
   update(TierName::kHost, parts_.arena->usage());
   if (parts_.disk != nullptr) update(TierName::kDisk, parts_.disk->usage());
+  if (parts_.gpu != nullptr) update(TierName::kGpu, parts_.gpu->usage());
 }
 
 EntryId Residency::RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position) {
@@ -233,10 +244,11 @@ std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only) {
         entry.Set(kParkedHost);
         continue;
       }
-      if (clean_only && !entry.is_on_disk()) {
+      const bool is_last_copy = !entry.is_on_disk() && !entry.is_in_gpu();
+      if (clean_only && is_last_copy) {
         after.put_back_host = true;
       } else {
-        reason = entry.is_on_disk() ? EvictionReason::kRoom : EvictionReason::kLost;
+        reason = is_last_copy ? EvictionReason::kLost : EvictionReason::kRoom;
         after.is_eviction = true;
         TakeHostCopy(entry, &after);
         parts_.events.TellLeft(entry, TierName::kHost);

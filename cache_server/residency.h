@@ -26,12 +26,14 @@ struct Aftermath {
   EntryId parent = kNoEntry;
   uint32_t host_page = kNoPage;    // to be freed
   uint32_t disk_page = kNoPage;    // to be freed, its record deleted
+  uint32_t gpu_page = kNoPage;     // to be freed
   uint32_t record_page = kNoPage;  // its record is to be deleted; the slot is still read
   uint64_t fingerprint = 0;        // of what leaves
   bool is_eviction = false;        // by policy: it may be asked for again
   bool was_host_resident = false;
   bool put_back_host = false;
   bool put_back_disk = false;
+  bool put_back_gpu = false;
   bool took_host = false;
   bool wakes_waiters = false;
   EntryId parent_to_drop = kNoEntry;

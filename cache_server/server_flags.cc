@@ -11,6 +11,10 @@ ABSL_FLAG(
     "Address of the HTTP port with /metrics and /healthz; port 0 takes any free one; empty: none.");
 ABSL_FLAG(ibid::ByteCount, host_bytes_max, ibid::ServerOptions().host_bytes_max,
           "Memory for blocks, reserved at start, as 4GiB.");
+ABSL_FLAG(ibid::ByteCount, gpu_bytes_max, ibid::ServerOptions().gpu_bytes_max,
+          "Device memory for blocks, as 16GiB; 0: no gpu tier.");
+ABSL_FLAG(std::string, gpu_device, ibid::ServerOptions().gpu_device,
+          "Where the gpu tier is: host (a stand-in in host memory, to try its logic).");
 ABSL_FLAG(std::string, disk_dir, ibid::ServerOptions().disk_dir,
           "Directory of the disk tier; empty: no disk tier.");
 ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
@@ -62,6 +66,8 @@ ServerOptions ServerOptionsFromFlags() {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.host_bytes_max = absl::GetFlag(FLAGS_host_bytes_max);
+  options.gpu_bytes_max = absl::GetFlag(FLAGS_gpu_bytes_max);
+  options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_bytes_max = absl::GetFlag(FLAGS_disk_bytes_max);
   options.disk_write = absl::GetFlag(FLAGS_disk_write);

@@ -9,7 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cache_server/gpu_tier.h"
 #include "core/check.h"
+#include "core/device_memory.h"
 #include "core/eviction/eviction_policy.h"
 #include "core/host_memory.h"
 #include "core/kv_layout.h"
@@ -87,6 +89,14 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("host_bytes_max", AbslUnparseFlag(host_bytes_max),
                  absl::StrCat("use at least --extent_bytes=", extent));
   }
+  if (gpu_device != "host") {
+    return Wrong("gpu_device", gpu_device,
+                 "use host (a stand-in in host memory): this build has no other device");
+  }
+  if (gpu_bytes_max.bytes != 0 && gpu_bytes_max.bytes < extent_bytes.bytes) {
+    return Wrong("gpu_bytes_max", AbslUnparseFlag(gpu_bytes_max),
+                 absl::StrCat("use 0 for no gpu tier, or at least --extent_bytes=", extent));
+  }
   if (!disk_dir.empty() && disk_bytes_max.bytes < extent_bytes.bytes) {
     return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max),
                  absl::StrCat("use at least --extent_bytes=", extent));
@@ -124,6 +134,11 @@ absl::Status ServerOptions::Validate() const {
 BlockStoreOptions ServerOptions::StoreOptions() const {
   BlockStoreOptions options;
   options.host_bytes_max = host_bytes_max.bytes;
+  if (gpu_bytes_max.bytes != 0) {
+    options.create_gpu_memory = [bytes = gpu_bytes_max.bytes] {
+      return CreateHostDeviceMemory(bytes, GpuTier::kStreamsCount);
+    };
+  }
   options.disk_directory = disk_dir;
   options.disk_bytes_max = disk_bytes_max.bytes;
   options.disk_write =

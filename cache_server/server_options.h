@@ -23,7 +23,9 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7070";
   std::string http_listen = "127.0.0.1:7071";  // empty: no HTTP port
   ByteCount host_bytes_max{uint64_t{1} << 30};
-  std::string disk_dir;  // empty: no disk tier
+  ByteCount gpu_bytes_max{0};       // 0: no gpu tier
+  std::string gpu_device = "host";  // the only one so far: a stand-in in host memory
+  std::string disk_dir;             // empty: no disk tier
   ByteCount disk_bytes_max{uint64_t{16} << 30};
   std::string disk_write = "through";  // or on_demotion
   std::string eviction_policy = "hazard";

@@ -52,6 +52,7 @@ ordered_json ToJson(const SessionInfo& session) {
 
 ordered_json ToJson(const StatsSample& sample, absl::Time now) {
   return {{"age_seconds", absl::ToDoubleSeconds(now - sample.at)},
+          {"gpu_hits", sample.gpu_hits},
           {"host_hits", sample.host_hits},
           {"disk_hits", sample.disk_hits},
           {"missed_blocks", sample.missed_blocks},

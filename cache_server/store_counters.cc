@@ -7,9 +7,9 @@ namespace ibid {
 StoreCounters::StoreCounters(MetricsRegistry* registry) {
   if (registry == nullptr) return;
   MetricsRegistry& r = *registry;
-  static constexpr const char* kTiers[] = {"host", "disk"};
+  static constexpr const char* kTiers[] = {"host", "disk", "gpu"};
   static constexpr const char* kReasons[] = {"room", "demoted", "lost"};
-  for (int tier = 0; tier < 2; ++tier) {
+  for (int tier = 0; tier < kTiersCount; ++tier) {
     tiers_[tier].residence_seconds = &MakeAgeHistogram(
         r, "ibid_store_residence_seconds",
         "How long copies were in the tier when they left it; sampled", {{"tier", kTiers[tier]}});
@@ -34,6 +34,11 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
                                       "Copies of blocks that a verify read again"));
   promoted_blocks.Export(
       &MakeCounter(r, "ibid_store_promoted_blocks_total", "Blocks copied from disk to host"));
+  gpu_promoted_blocks.Export(
+      &MakeCounter(r, "ibid_store_gpu_promoted_blocks_total", "Blocks copied from host to gpu"));
+  skipped_promotions.Export(
+      &MakeCounter(r, "ibid_store_skipped_gpu_promotions_total",
+                   "Blocks that were not considered for the gpu tier: its queue was full"));
   moved_blocks.Export(
       &MakeCounter(r, "ibid_store_moved_blocks_total", "Blocks moved to empty an extent"));
   skipped_writes.Export(&MakeCounter(r, "ibid_store_skipped_disk_writes_total",
@@ -73,7 +78,11 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       gauge("ibid_store_namespaces", "Namespaces known"),
       gauge("ibid_store_distinct_keys", "Distinct keys asked for since the start, estimated"),
       gauge("ibid_store_infinite_hit_ratio",
-            "Share of the keys asked for that a cache without end would have had, estimated")};
+            "Share of the keys asked for that a cache without end would have had, estimated"),
+      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "gpu"}}),
+      gauge("ibid_store_bytes_max", "Budget", {{"tier", "gpu"}}),
+      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "gpu"}}),
+      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "gpu"}})};
 }
 
 void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
@@ -115,7 +124,11 @@ void StoreCounters::SetGauges(const StoreGauges& now) {
                            now.disk_read_queue_depth,
                            now.namespaces,
                            now.distinct_keys,
-                           now.infinite_hit_ratio};
+                           now.infinite_hit_ratio,
+                           now.gpu_used_bytes,
+                           now.gpu_bytes_max,
+                           now.gpu_largest_free_bytes,
+                           now.gpu_blocks};
   static_assert(std::size(values) == kGaugesCount);
   for (size_t i = 0; i < gauges_.size(); ++i) {
     if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);

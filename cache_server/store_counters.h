@@ -55,7 +55,8 @@ struct StoreGauges {
   double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks,
       pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok, host_bytes_max,
       disk_bytes_max, host_largest_free_bytes, disk_largest_free_bytes, disk_read_queue_depth,
-      namespaces, distinct_keys, infinite_hit_ratio;
+      namespaces, distinct_keys, infinite_hit_ratio, gpu_used_bytes, gpu_bytes_max,
+      gpu_largest_free_bytes, gpu_blocks;
 };
 
 class StoreCounters {
@@ -67,7 +68,8 @@ class StoreCounters {
   // hits of all tiers + misses: every answered Acquire is one of them, so the sum is exact at any
   // time.
   uint64_t requested_blocks() const {
-    return tiers_[0].hits.value() + tiers_[1].hits.value() + missed_blocks.value();
+    return tiers_[0].hits.value() + tiers_[1].hits.value() + tiers_[2].hits.value() +
+           missed_blocks.value();
   }
   // A copy of the block came into the tier, or has left it.
   void OnCopyIn(TierName name, EntryId id, absl::Time now);
@@ -84,14 +86,16 @@ class StoreCounters {
   Tally asked_keys;    // of chains that were matched with a lease: there or not
   Tally matched_keys;  // of these, what was there
   Tally promoted_blocks;
-  Tally moved_blocks;    // to empty an extent for another slot size
-  Tally skipped_writes;  // write-throughs that the full queue, or a broken disk, left out
+  Tally gpu_promoted_blocks;  // from host to gpu
+  Tally skipped_promotions;   // that the full queue left out
+  Tally moved_blocks;         // to empty an extent for another slot size
+  Tally skipped_writes;       // write-throughs that the full queue, or a broken disk, left out
   Tally disk_write_bytes;
   Tally disk_read_bytes;
   std::atomic<int64_t> pinned_bytes{0};
 
  private:
-  TierCounters tiers_[2];
+  TierCounters tiers_[kTiersCount];
   prometheus::Histogram* disk_read_seconds_ = nullptr;
   prometheus::Histogram* disk_write_seconds_ = nullptr;
   static constexpr size_t kGaugesCount = sizeof(StoreGauges) / sizeof(double);

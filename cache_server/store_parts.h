@@ -13,6 +13,7 @@
 #include "cache_server/disk_work_queue.h"
 #include "cache_server/event_log.h"
 #include "cache_server/eviction_book.h"
+#include "cache_server/gpu_tier.h"
 #include "cache_server/host_arena.h"
 #include "cache_server/match_waits.h"
 #include "cache_server/namespace_table.h"
@@ -24,11 +25,13 @@ namespace ibid {
 
 struct StoreParts {
   StoreParts(BlockStoreOptions store_options, const Clock* store_clock,
-             std::unique_ptr<HostArena> host, std::unique_ptr<DiskTier> disk_tier)
+             std::unique_ptr<HostArena> host, std::unique_ptr<DiskTier> disk_tier,
+             std::unique_ptr<GpuTier> gpu_tier)
       : options(std::move(store_options)),
         clock(store_clock),
         arena(std::move(host)),
         disk(std::move(disk_tier)),
+        gpu(std::move(gpu_tier)),
         counters(options.metrics),
         events(options.event_log_max, options.watchers_max, options.metrics),
         namespaces(options.namespaces_max),
@@ -44,6 +47,7 @@ struct StoreParts {
   const Clock* const clock;
   const std::unique_ptr<HostArena> arena;
   const std::unique_ptr<DiskTier> disk;  // null: none
+  const std::unique_ptr<GpuTier> gpu;    // null: none
   StoreCounters counters;
   EventLog events;
   Demand demand{counters};

@@ -52,8 +52,8 @@ struct SessionInfo {
 // Counters at a time, for a picture of the last minutes.
 struct StatsSample {
   absl::Time at;
-  uint64_t host_hits = 0, disk_hits = 0, missed_blocks = 0, asked_keys = 0, matched_keys = 0,
-           published_blocks = 0;
+  uint64_t gpu_hits = 0, host_hits = 0, disk_hits = 0, missed_blocks = 0, asked_keys = 0,
+           matched_keys = 0, published_blocks = 0;
 };
 
 // What Verify has done so far. A block has up to two copies.

@@ -1,0 +1,354 @@
+// The gpu tier over a host implementation of device memory: promotion, eviction and demotion
+// between three tiers, and a device that errs or stands still.
+#include <atomic>
+#include <deque>
+#include <random>
+
+#include "cache_server/gpu_tier.h"
+#include "core/device_memory.h"
+#include "core/mutex.h"
+#include "tests/cache_server/store/store_harness.h"
+
+namespace ibid {
+namespace {
+
+// What the test tells the device to do. Outlives the store.
+class DeviceFaults {
+ public:
+  std::atomic<bool> reads_fail{false};
+  std::atomic<bool> writes_fail{false};
+
+  // Copies out of the device wait until Release.
+  void HoldReads() { reads_held_ = true; }
+  void ReleaseReads() {
+    std::deque<std::function<void()>> held;
+    {
+      MutexLock lock(mutex_);
+      reads_held_ = false;
+      held.swap(held_);
+    }
+    for (const auto& begin : held) begin();
+  }
+  void BeginRead(std::function<void()> begin) {
+    {
+      MutexLock lock(mutex_);
+      if (reads_held_) {
+        held_.push_back(std::move(begin));
+        ++held_count;
+        return;
+      }
+    }
+    begin();
+  }
+  std::atomic<int> held_count{0};
+
+ private:
+  std::atomic<bool> reads_held_{false};
+  Mutex mutex_;
+  std::deque<std::function<void()>> held_ IBID_GUARDED_BY(mutex_);
+};
+
+class FaultyDeviceMemory final : public DeviceMemory {
+ public:
+  FaultyDeviceMemory(std::unique_ptr<DeviceMemory> device, DeviceFaults& faults)
+      : device_(std::move(device)), faults_(faults) {}
+
+  absl::string_view kind() const override { return device_->kind(); }
+  uint64_t bytes() const override { return device_->bytes(); }
+  uint32_t streams_count() const override { return device_->streams_count(); }
+  absl::Status RegisterHost(MutableByteView memory) override {
+    return absl::ResourceExhaustedError("not here");
+  }
+  void CopyToHost(Stream stream, uint64_t offset, MutableByteView to, Done done) override {
+    if (faults_.reads_fail) return done(absl::UnavailableError("the device is gone"));
+    faults_.BeginRead([this, stream, offset, to, done = std::move(done)] {
+      device_->CopyToHost(stream, offset, to, done);
+    });
+  }
+  void CopyFromHost(Stream stream, uint64_t offset, ByteView from, Done done) override {
+    if (faults_.writes_fail) return done(absl::UnavailableError("the device is gone"));
+    device_->CopyFromHost(stream, offset, from, std::move(done));
+  }
+  void CopyWithin(Stream stream, uint64_t from, uint64_t to, uint64_t bytes, Done done) override {
+    device_->CopyWithin(stream, from, to, bytes, std::move(done));
+  }
+  std::shared_ptr<Event> Record(Stream stream) override { return device_->Record(stream); }
+  void WaitFor(Stream stream, std::shared_ptr<Event> event) override {
+    device_->WaitFor(stream, std::move(event));
+  }
+
+ private:
+  const std::unique_ptr<DeviceMemory> device_;
+  DeviceFaults& faults_;
+};
+
+class GpuTest : public StoreFixture {
+ protected:
+  BlockStoreOptions WithGpu(BlockStoreOptions options, size_t gpu_pages) {
+    options.create_gpu_memory = [this,
+                                 gpu_pages]() -> absl::StatusOr<std::unique_ptr<DeviceMemory>> {
+      auto memory = CreateHostDeviceMemory(gpu_pages * 4096, GpuTier::kStreamsCount);
+      if (!memory.ok()) return memory.status();
+      return std::make_unique<FaultyDeviceMemory>(*std::move(memory), faults_);
+    };
+    return options;
+  }
+
+  // A request that finds the chain: what it finds is a candidate for the gpu tier.
+  void Ask(const std::vector<ChainLink>& chain) {
+    MatchOptions options;
+    options.lease = true;
+    const auto match = store_->Match(session_, ns_, KeysOf(chain), options);
+    ASSERT_TRUE(match.ok()) << match.status();
+    const LeaseId lease = match->lease;
+    EXPECT_TRUE(Flush());
+    if (lease.value != 0) store_->ReleaseLeases(session_, {&lease, 1});
+  }
+  BlockTierStats Gpu() { return TierOf(store_->stats(), "gpu"); }
+  MatchResult Probe(const std::vector<ChainLink>& chain) {
+    return *store_->Match({}, ns_, KeysOf(chain), {});
+  }
+  void ExpectServed(const std::vector<ChainLink>& chain, absl::string_view tier) {
+    for (const ChainLink& link : chain) {
+      const auto ref = AcquireOne(link.key);
+      ASSERT_TRUE(ref.ok()) << ref.status() << " at " << link.position;
+      EXPECT_TRUE(HasRightBytes(*ref, link.key));
+      EXPECT_EQ(ref->tier(), tier) << link.position;
+    }
+  }
+
+  DeviceFaults faults_;
+};
+
+TEST_F(GpuTest, BlocksThatAreAskedForAgainGetACopyInTheGpuTier) {
+  OpenStore(WithGpu(HostOnly(16, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  EXPECT_EQ(Gpu().blocks, 0u) << "nobody has asked yet";
+  Ask(chain);
+  EXPECT_EQ(Gpu().blocks, 4u);
+  EXPECT_EQ(Gpu().used_bytes, 4u * 4096);
+  EXPECT_EQ(Probe(chain).gpu_blocks, 4u);
+  EXPECT_EQ(Host().blocks, 4u) << "the host copies stay while there is room";
+  ExpectServed(chain, "host");
+}
+
+TEST_F(GpuTest, AProbeWithoutALeaseMovesNothing) {
+  OpenStore(WithGpu(HostOnly(16, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  EXPECT_EQ(Matched(chain), 4u);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Gpu().blocks, 0u);
+}
+
+TEST_F(GpuTest, WhatTheHostTierEvictsIsServedFromTheGpuTier) {
+  OpenStore(WithGpu(HostOnly(8, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  PublishChain(ChainOf(ns_, 2, 8));
+  EXPECT_EQ(Matched(chain), 4u) << "the gpu tier has it";
+  const uint64_t hits_before = Gpu().hits;
+  size_t from_gpu = 0;
+  for (const ChainLink& link : chain) {
+    const auto ref = AcquireOne(link.key);
+    ASSERT_TRUE(ref.ok()) << ref.status();
+    EXPECT_TRUE(HasRightBytes(*ref, link.key));
+    from_gpu += ref->tier() == "gpu" ? 1 : 0;
+  }
+  EXPECT_GT(from_gpu, 0u);
+  EXPECT_EQ(Gpu().hits - hits_before, from_gpu);
+}
+
+TEST_F(GpuTest, TheLastCopyIsCopiedDownBeforeItLeavesTheGpuTier) {
+  OpenStore(WithGpu(HostOnly(8, 8), 4));
+  const auto first = ChainOf(ns_, 1, 4);
+  PublishChain(first);
+  Ask(first);
+  // Pushes all of `first` out of the host tier, then itself into the gpu tier.
+  const auto second = ChainOf(ns_, 2, 4);
+  PublishChain(second);
+  PublishChain(ChainOf(ns_, 3, 4));
+  ASSERT_EQ(Probe(first).gpu_blocks, 4u);
+  Ask(second);
+  EXPECT_EQ(Gpu().used_bytes, Gpu().blocks * 4096);
+  EXPECT_LE(Gpu().blocks, 4u);
+  for (const ChainLink& link : first) {  // whatever is found is right
+    const auto ref = AcquireOne(link.key);
+    if (ref.ok()) EXPECT_TRUE(HasRightBytes(*ref, link.key));
+  }
+  EXPECT_EQ(Host().used_bytes, Host().blocks * 4096);
+  EXPECT_EQ(Matched(first), 4u) << "of the host tier the coldest of all left for it";
+}
+
+TEST_F(GpuTest, AChainLongerThanTheGpuTierPassesThroughIt) {
+  OpenStore(WithGpu(HostOnly(32, 8), 4));
+  const auto chain = ChainOf(ns_, 1, 16);
+  PublishChain(chain);
+  Ask(chain);
+  Ask(chain);
+  EXPECT_EQ(Gpu().blocks, 4u);
+  EXPECT_EQ(Matched(chain), 16u);
+  ExpectServed(chain, "host");
+}
+
+TEST_F(GpuTest, ADropLeavesNoCopyBehindInAnyTier) {
+  OpenStore(WithGpu(WithDisk(16, 64, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 6);
+  PublishChain(chain);
+  Ask(chain);
+  ASSERT_TRUE(Flush());
+  ASSERT_EQ(Gpu().blocks, 6u);
+  ASSERT_EQ(Disk().blocks, 6u);
+  EXPECT_EQ(store_->Drop(ns_, KeysOf(chain)), 6u);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Matched(chain), 0u);
+  for (const BlockTierStats& tier : store_->stats().tiers) {
+    EXPECT_EQ(tier.blocks, 0u) << tier.tier;
+    EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
+  }
+}
+
+TEST_F(GpuTest, ADeviceThatTakesNothingCostsNothingElse) {
+  OpenStore(WithGpu(HostOnly(16, 8), 8));
+  faults_.writes_fail = true;
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  EXPECT_EQ(Gpu().blocks, 0u);
+  EXPECT_EQ(Gpu().used_bytes, 0u);
+  ExpectServed(chain, "host");
+  faults_.writes_fail = false;
+  Ask(chain);
+  EXPECT_EQ(Gpu().blocks, 4u) << "it is tried again";
+}
+
+TEST_F(GpuTest, ABlockThatTheDeviceDoesNotGiveBackIsReadFromDisk) {
+  OpenStore(WithGpu(WithDisk(8, 64, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  ASSERT_TRUE(Flush());
+  PublishChain(ChainOf(ns_, 2, 8));
+  ASSERT_TRUE(Flush());
+  faults_.reads_fail = true;
+  for (const ChainLink& link : chain) {
+    const auto ref = AcquireOne(link.key);
+    ASSERT_TRUE(ref.ok()) << ref.status();
+    EXPECT_TRUE(HasRightBytes(*ref, link.key));
+    EXPECT_NE(ref->tier(), "gpu");
+  }
+}
+
+TEST_F(GpuTest, ABlockWhoseOnlyCopyTheDeviceLostIsAMissAndLeaves) {
+  OpenStore(WithGpu(HostOnly(4, 4), 4));
+  const auto chain = ChainOf(ns_, 1, 1);
+  PublishChain(chain);
+  Ask(chain);
+  PublishChain(ChainOf(ns_, 2, 4));
+  ASSERT_EQ(Probe(chain).gpu_blocks, 1u);
+  faults_.reads_fail = true;
+  EXPECT_FALSE(AcquireOne(chain[0].key).ok());
+  EXPECT_EQ(Matched(chain), 0u);
+  EXPECT_EQ(Gpu().used_bytes, 0u);
+}
+
+// failures 9: the slot of a slow read is given to nobody else.
+TEST_F(GpuTest, ASlotThatIsBeingReadIsNotGivenToAnotherBlock) {
+  OpenStore(WithGpu(HostOnly(8, 8), 4));
+  const auto slow = ChainOf(ns_, 1, 1);
+  PublishChain(slow);
+  Ask(slow);
+  PublishChain(ChainOf(ns_, 2, 8));  // its host copy leaves
+  ASSERT_EQ(Probe(slow).host_blocks, 0u);
+  faults_.HoldReads();
+  std::promise<absl::StatusOr<BlockRef>> promise;
+  auto result = promise.get_future();
+  store_->Acquire(ns_, slow[0].key,
+                  [&](absl::StatusOr<BlockRef> ref) { promise.set_value(std::move(ref)); });
+  while (faults_.held_count == 0) std::this_thread::yield();
+  // Others want all of the gpu tier meanwhile.
+  const auto others = ChainOf(ns_, 2, 8);
+  MatchOptions options;
+  options.lease = true;
+  ASSERT_TRUE(store_->Match(session_, ns_, KeysOf(others), options).ok());
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Gpu().blocks, 4u) << "three others beside the one that is read";
+  faults_.ReleaseReads();
+  const absl::StatusOr<BlockRef> ref = result.get();
+  ASSERT_TRUE(ref.ok()) << ref.status();
+  EXPECT_TRUE(HasRightBytes(*ref, slow[0].key));
+}
+
+TEST_F(GpuTest, BlocksOfAnotherSizeFindRoomWhereTheFirstSizeHasTakenAll) {
+  OpenStore(WithGpu(HostOnly(64, 8), 16));
+  const auto small = ChainOf(ns_, 1, 16);
+  PublishChain(small);
+  Ask(small);
+  ASSERT_EQ(Gpu().blocks, 16u);
+  const NamespaceId large_ns = NamespaceOf("large");
+  ASSERT_TRUE(store_->OpenNamespace(large_ns, LayoutOfPages(4)).ok());
+  const auto large = ChainOf(large_ns, 2, 3);
+  PublishAll(*store_, session_, large_ns, large);
+  MatchOptions options;
+  options.lease = true;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(store_->Match(session_, large_ns, KeysOf(large), options).ok());
+    ASSERT_TRUE(Flush());
+  }
+  EXPECT_GT(store_->Match({}, large_ns, KeysOf(large), {})->gpu_blocks, 0u);
+}
+
+// Publishes, requests, reads and drops from several threads over three small tiers: every block
+// that is served has its bytes, and at the end the books of every tier agree.
+TEST_F(GpuTest, ThreeTiersStayRightUnderLoadFromSeveralThreads) {
+  OpenStore(WithGpu(WithDisk(24, 64, 8), 12));
+  constexpr int kThreads = 4;
+  std::vector<std::thread> threads;
+  std::atomic<int> served{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<uint32_t>(t) + 1);
+      const SessionId session = *store_->OpenSession("load");
+      for (int step = 0; step < 400; ++step) {
+        const auto chain = ChainOf(ns_, random() % 12 + 1, 8, random() % 2 * 2);
+        if (random() % 40 == 0) store_->Drop(ns_, KeysOf(chain));
+        MatchOptions options;
+        options.lease = true;
+        const auto match = store_->Match(session, ns_, KeysOf(chain), options);
+        ASSERT_TRUE(match.ok()) << match.status();
+        for (uint32_t i = 0; i < match->matched_count; ++i) {
+          const auto ref = AcquireOne(chain[i].key);
+          if (!ref.ok()) continue;  // dropped, or no buffer: a miss
+          ASSERT_TRUE(HasRightBytes(*ref, chain[i].key));
+          ++served;
+        }
+        for (size_t i = match->matched_count; i < chain.size(); ++i) {
+          if (!Publish(*store_, session, ns_, chain[i]).ok()) break;
+        }
+        if (match->lease.value != 0) store_->ReleaseLeases(session, {&match->lease, 1});
+      }
+      store_->EndSession(session);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(Flush());
+  EXPECT_GT(served, 0);
+  const BlockStoreStats stats = store_->stats();
+  EXPECT_EQ(stats.pinned_bytes, 0u);
+  EXPECT_EQ(stats.corrupt_blocks, 0u);
+  for (const BlockTierStats& tier : stats.tiers) {
+    EXPECT_EQ(tier.used_bytes, tier.blocks * 4096) << tier.tier;
+    EXPECT_LE(tier.used_bytes, tier.bytes_max) << tier.tier;
+  }
+  EXPECT_GT(TierOf(stats, "gpu").evictions, 0u);
+  store_->DropEverything();
+  ASSERT_TRUE(Flush());
+  for (const BlockTierStats& tier : store_->stats().tiers) {
+    EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
+  }
+}
+
+}  // namespace
+}  // namespace ibid

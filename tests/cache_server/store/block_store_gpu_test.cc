@@ -96,6 +96,7 @@ class GpuTest : public StoreFixture {
 
   // A request that finds the chain: what it finds is a candidate for the gpu tier.
   void Ask(const std::vector<ChainLink>& chain) {
+    EXPECT_TRUE(Flush());  // a block that is being written to disk is passed over
     MatchOptions options;
     options.lease = true;
     const auto match = store_->Match(session_, ns_, KeysOf(chain), options);

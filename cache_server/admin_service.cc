@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -13,6 +15,7 @@
 #include "core/log.h"
 #include "core/mutex.h"
 #include "ibid/v1/admin.grpc.pb.h"
+#include "transport/key_bytes.h"
 #include "transport/peer.h"
 #include "transport/status_conversion.h"
 
@@ -26,6 +29,8 @@ using grpc::ServerUnaryReactor;
 constexpr size_t kVerifiesMax = 1;
 // Drains and flushes that wait for their turn; more are refused.
 constexpr size_t kFlushesQueuedMax = 4;
+// Words about pins that wait for their turn; more are refused.
+constexpr size_t kPinCallsQueuedMax = 16;
 constexpr absl::Duration kFlushTimeoutMax = absl::Hours(1);
 constexpr uint64_t kVerifyBytesPerSecond = uint64_t{256} << 20;
 // Between two messages of a Verify.
@@ -136,7 +141,8 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
       : options_(options),
         incarnation_(options.store->incarnation()),
         verifies_("ibid-verify", kVerifiesMax, kVerifiesMax),
-        flushes_("ibid-flush", 1, kFlushesQueuedMax) {}
+        flushes_("ibid-flush", 1, kFlushesQueuedMax),
+        pin_calls_("ibid-pin", 1, kPinCallsQueuedMax) {}
 
   ~AdminServiceImpl() override { is_stopping_ = true; }
 
@@ -197,6 +203,79 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
     return reactor;
   }
 
+  ServerUnaryReactor* Pin(CallbackServerContext* context, const v1::PinRequest* request,
+                          v1::PinResponse* response) override {
+    return OnPins(context, "Pin", response, [this, request, response] {
+      NamespaceId ns;
+      IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request->namespace_id(), "namespace_id"));
+      IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request->keys()));
+      PinOptions options;
+      options.priority = v1::PinPriority_IsValid(request->priority())
+                             ? static_cast<KeepPriority>(request->priority())
+                             : KeepPriority::kNone;
+      if (request->duration_ms() > 0) options.duration = DurationOf(request->duration_ms());
+      IBID_ASSIGN_OR_RETURN(const PinResult result,
+                            options_.store->Pin({request->pin_id()}, ns, keys, options));
+      response->set_stored_blocks(result.stored_blocks);
+      response->set_survives_restart(result.survives_restart);
+      IBID_LOG(info, "admin: pin {:016x} of {} blocks, priority {}, for {}", request->pin_id(),
+               keys.size(), NameOf(options.priority), absl::FormatDuration(options.duration));
+      return absl::OkStatus();
+    });
+  }
+
+  ServerUnaryReactor* Unpin(CallbackServerContext* context, const v1::UnpinRequest* request,
+                            v1::UnpinResponse* response) override {
+    return OnPins(context, "Unpin", response, [this, request]() -> absl::Status {
+      IBID_RETURN_IF_ERROR(options_.store->Unpin({request->pin_id()}));
+      IBID_LOG(info, "admin: unpin {:016x}", request->pin_id());
+      return absl::OkStatus();
+    });
+  }
+
+  ServerUnaryReactor* ListPins(CallbackServerContext* context, const v1::ListPinsRequest*,
+                               v1::ListPinsResponse* response) override {
+    return OnPins(context, "ListPins", response, [this, response] {
+      for (const PinInfo& from : options_.store->Pins()) {
+        v1::PinState* const to = response->add_pins();
+        to->set_pin_id(from.id.value);
+        to->set_namespace_id(DigestString(from.ns.digest));
+        to->set_priority(static_cast<v1::PinPriority>(from.priority));
+        if (from.left < absl::InfiniteDuration()) {
+          to->set_left_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(from.left)));
+        }
+        to->set_blocks(from.blocks);
+        to->set_stored_blocks(from.stored_blocks);
+        to->set_host_blocks(from.host_blocks);
+        to->set_disk_blocks(from.disk_blocks);
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  static absl::Duration DurationOf(uint64_t ms) {
+    return ms > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+               ? absl::InfiniteDuration()
+               : absl::Milliseconds(static_cast<int64_t>(ms));
+  }
+
+  // Runs `work` in its turn, as it may write to disk or go over many blocks.
+  template <typename Response, typename Work>
+  ServerUnaryReactor* OnPins(CallbackServerContext* context, const char* call, Response* response,
+                             Work work) {
+    ServerUnaryReactor* const reactor = context->DefaultReactor();
+    absl::Status refusal = Admit(*context, call);
+    if (refusal.ok() && !pin_calls_.TrySubmit([this, response, work, reactor] {
+          response->set_incarnation(incarnation_);
+          reactor->Finish(ToGrpcStatus(work(), incarnation_));
+        })) {
+      refusal = LimitReached(absl::StrCat(call, ": too many are waiting"), "kPinCallsQueuedMax",
+                             kPinCallsQueuedMax);
+    }
+    if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal, incarnation_));
+    return reactor;
+  }
+
   grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(CallbackServerContext* context,
                                                        const v1::VerifyRequest* request) override {
     const auto stream = std::make_shared<VerifyStream>(incarnation_);
@@ -242,6 +321,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
   // Last, so that they end first: their work uses all of the above.
   Executor verifies_;
   Executor flushes_;
+  Executor pin_calls_;
 };
 
 }  // namespace

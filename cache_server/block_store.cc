@@ -20,6 +20,7 @@
 #include "cache_server/event_watch.h"
 #include "cache_server/host_flush.h"
 #include "cache_server/let_go_queue.h"
+#include "cache_server/pin_path.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
@@ -53,12 +54,14 @@ class BlockStoreImpl {
         publish(parts, residency, recovery),
         let_go(residency, publish, [this] { WakeMaintenance(); }),
         mover(parts, residency),
+        pins(parts, residency),
         read(std::make_unique<ReadPath>(parts, residency, recovery,
                                         parts.gpu == nullptr ? nullptr : &mover)) {}
 
   absl::Status Start() {
     if (parts.disk != nullptr) {
       IBID_RETURN_IF_ERROR(recovery.Start());
+      IBID_RETURN_IF_ERROR(pins.Restore());
       writer.Start();
     }
     if (parts.gpu != nullptr) mover.Start();
@@ -85,6 +88,7 @@ class BlockStoreImpl {
   void RunMaintenance() {
     for (const SessionId session : parts.sessions.ids())
       let_go.Add(parts.sessions.Expire(session, parts.Now()));
+    pins.Expire();
     residency.UpdateCapacities();
     residency.DemoteAhead();
     parts.events.RunMaintenance();
@@ -177,6 +181,9 @@ class BlockStoreImpl {
       now.gpu_blocks = static_cast<double>(parts.counters.tier(TierName::kGpu).blocks.load());
     }
     now.pinned_bytes = static_cast<double>(parts.counters.pinned_bytes.load());
+    now.pins = static_cast<double>(parts.pins.pins_count());
+    now.host_kept_bytes = static_cast<double>(parts.book.kept_pages(TierName::kHost) * kPageBytes);
+    now.disk_kept_bytes = static_cast<double>(parts.book.kept_pages(TierName::kDisk) * kPageBytes);
     now.sessions = static_cast<double>(parts.sessions.sessions_count());
     now.leases = static_cast<double>(parts.sessions.leases_count());
     now.reservations = static_cast<double>(parts.sessions.reservations_count());
@@ -274,6 +281,7 @@ class BlockStoreImpl {
   PublishPath publish;
   LetGoQueue let_go;
   GpuMover mover;
+  PinPath pins;
   std::unique_ptr<ReadPath> read;
   StatsHistory history;
 
@@ -504,6 +512,16 @@ absl::StatusOr<VerifyReport> BlockStore::Verify(
   return BlockVerifier(impl_->parts, impl_->residency, bytes_per_second, on_progress).Run();
 }
 
+absl::StatusOr<PinResult> BlockStore::Pin(PinId id, const NamespaceId& ns,
+                                          std::span<const BlockKey> keys,
+                                          const PinOptions& options) {
+  return impl_->pins.Pin(id, ns, keys, options);
+}
+
+absl::Status BlockStore::Unpin(PinId id) { return impl_->pins.Unpin(id); }
+
+std::vector<PinInfo> BlockStore::Pins() const { return impl_->pins.List(); }
+
 void BlockStore::RefuseBlocks() { impl_->parts.is_refusing_blocks = true; }
 
 KeepResult BlockStore::KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped) {
@@ -521,6 +539,7 @@ BlockStoreStats BlockStore::stats() const {
     out.bytes_max = usage.total_bytes;
     out.used_bytes = usage.used_bytes;
     out.largest_free_bytes = usage.largest_free_bytes;
+    out.kept_bytes = impl_->parts.book.kept_pages(tier) * kPageBytes;
     out.blocks = static_cast<uint64_t>(std::max<int64_t>(0, counters.blocks.load()));
     out.hits = counters.hits.value();
     out.evictions = counters.evictions_count();
@@ -541,6 +560,7 @@ BlockStoreStats BlockStore::stats() const {
   stats.leases = parts.sessions.leases_count();
   stats.reservations = parts.sessions.reservations_count();
   stats.pinned_bytes = static_cast<uint64_t>(parts.counters.pinned_bytes.load());
+  stats.pins = parts.pins.pins_count();
   stats.namespaces = parts.namespaces.count();
   stats.requested_blocks = parts.counters.requested_blocks();
   stats.missed_blocks = parts.counters.missed_blocks.value();

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "cache_server/block_store_options.h"
 #include "cache_server/offer_and_match.h"
+#include "cache_server/pin.h"
 #include "cache_server/store_stats.h"
 #include "core/block_key.h"
 #include "core/checksum.h"
@@ -184,6 +185,19 @@ class BlockStore {
   // Waits until the disk tier has no record of what was dropped so far. False after `timeout`, and
   // at once while the disk tier cannot be written or is still being recovered.
   bool FlushRemovals(absl::Duration timeout);
+
+  // The copies of these blocks, also of those that come later, leave a tier only when nothing of
+  // lower priority can; kMustStay: not at all, unless they are dropped. Of several pins the highest
+  // priority holds. A pin of the same id is replaced. With a disk tier a pin survives a restart.
+  // Errors: InvalidArgument (no id, no keys, kNone, no duration), FailedPrecondition (unknown
+  // namespace), ResourceExhausted (must_stay_percent_max, pins_max, pinned_blocks_max,
+  // chain_keys_max): nothing is changed then. O(keys).
+  absl::StatusOr<PinResult> Pin(PinId id, const NamespaceId& ns, std::span<const BlockKey> keys,
+                                const PinOptions& options);
+  // Errors: NotFound.
+  absl::Status Unpin(PinId id);
+  // In order of their ids. O(blocks pinned).
+  std::vector<PinInfo> Pins() const;
 
   // Reads every copy of every block again, at most `bytes_per_second` (0: without pause), and drops
   // the blocks of which one does not match its checksum or cannot be read. Blocks its thread, and

@@ -52,9 +52,14 @@ absl::Status BlockStoreOptions::Validate() const {
       {"acquire_queue_max", o.acquire_queue_max},
       {"gpu_promote_queue_max", o.gpu_promote_queue_max},
       {"waiting_matches_max", o.waiting_matches_max},
-      {"waiting_keys_max", o.waiting_keys_max}};
+      {"waiting_keys_max", o.waiting_keys_max},
+      {"pins_max", o.pins_max},
+      {"pinned_blocks_max", o.pinned_blocks_max}};
   for (const auto& [name, count] : counts) {
     if (count == 0) return Invalid(name, count, "must be at least 1");
+  }
+  if (o.must_stay_percent_max > 100) {
+    return Invalid("must_stay_percent_max", o.must_stay_percent_max, "must be at most 100");
   }
   const std::pair<absl::string_view, absl::Duration> terms[] = {
       {"lease_ttl", o.lease_ttl},

@@ -49,6 +49,9 @@ struct BlockStoreOptions {
   // at once with what there is.
   uint32_t waiting_matches_max = 4'096;
   uint32_t waiting_keys_max = 4'194'304;
+  uint32_t must_stay_percent_max = 50;  // of each tier, that blocks pinned as kMustStay may take
+  uint32_t pins_max = 1'024;
+  uint32_t pinned_blocks_max = 1'048'576;  // of all pins: about 200 bytes each
   const Clock* clock = nullptr;        // null: the steady clock
   MetricsRegistry* metrics = nullptr;  // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).

@@ -92,6 +92,7 @@ void FillTier(const BlockTierStats& from, v1::TierStats* to) {
   to->set_hits(from.hits);
   to->set_evictions(from.evictions);
   to->set_state(from.state);
+  to->set_kept_bytes(from.kept_bytes);
 }
 
 void FillStats(const BlockStoreStats& from, v1::GetStatsResponse* to) {
@@ -113,6 +114,7 @@ void FillStats(const BlockStoreStats& from, v1::GetStatsResponse* to) {
   to->set_infinite_hit_ratio(from.infinite_hit_ratio);
   to->set_is_draining(from.is_refusing_blocks);
   to->set_pending_writes(from.pending_writes);
+  to->set_pins(from.pins);
 }
 
 void FillMethod(const MethodCounts& from, v1::MethodStats* to) {

@@ -28,6 +28,8 @@ constexpr absl::string_view kFormatVersion = "1";
 constexpr size_t kBlockKeyBytes = 1 + 4 + 32;
 constexpr size_t kBlockValueBytes = 4 + 4 + 8 + 8 + 32 + 4 + 4;
 constexpr size_t kNamespaceKeyBytes = 1 + 4;
+constexpr size_t kPinKeyBytes = 1 + 8;
+constexpr size_t kPinHeadBytes = 4 + 4 + 8;
 
 absl::Status FromRocks(absl::string_view what, const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -75,6 +77,32 @@ std::string BlockKeyOf(uint32_t ns, const BlockKey& block) {
   AppendBigEndian(ns, &key);
   Append(block.digest, &key);
   return key;
+}
+
+std::string PinKeyOf(uint64_t id) {
+  std::string key = "P";
+  Append(id, &key);
+  return key;
+}
+
+std::string EncodePin(const DiskPin& pin) {
+  std::string value;
+  value.reserve(kPinHeadBytes + pin.keys.size() * sizeof(Digest));
+  Append(pin.ns, &value);
+  Append(pin.priority, &value);
+  Append(pin.ends_unix_us, &value);
+  for (const BlockKey& key : pin.keys) Append(key.digest, &value);
+  return value;
+}
+
+void DecodePin(const rocksdb::Slice& value, DiskPin* pin) {
+  if (value.size() < kPinHeadBytes || (value.size() - kPinHeadBytes) % sizeof(Digest) != 0) return;
+  const char* at = value.data();
+  Take(&at, &pin->ns);
+  Take(&at, &pin->priority);
+  Take(&at, &pin->ends_unix_us);
+  pin->keys.resize((value.size() - kPinHeadBytes) / sizeof(Digest));
+  for (BlockKey& key : pin->keys) Take(&at, &key.digest);
 }
 
 std::string EncodeBlock(const DiskRecord& record) {
@@ -187,6 +215,8 @@ absl::Status DiskDirectory::Apply(const Change& change, bool is_synced) {
   for (const DiskRecord& record : change.put_blocks)
     batch.Put(BlockKeyOf(record.ns, record.key), EncodeBlock(record));
   for (const uint32_t ns : change.delete_namespaces) batch.Delete(NamespaceKeyOf(ns));
+  for (const DiskPin& pin : change.put_pins) batch.Put(PinKeyOf(pin.id), EncodePin(pin));
+  for (const uint64_t pin : change.delete_pins) batch.Delete(PinKeyOf(pin));
   rocksdb::WriteOptions options;
   options.sync = is_synced;
   return FromRocks("write", db_->Write(options, &batch));
@@ -216,6 +246,20 @@ absl::StatusOr<std::vector<DiskNamespace>> DiskDirectory::Namespaces() const {
     ns.layout = std::string(TextOf(it->value()).substr(sizeof(Digest)));
   }
   IBID_RETURN_IF_ERROR(FromRocks("read namespaces", it->status()));
+  return all;
+}
+
+absl::StatusOr<std::vector<DiskPin>> DiskDirectory::Pins() const {
+  std::vector<DiskPin> all;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}));
+  for (it->Seek("P"); it->Valid() && it->key().starts_with("P"); it->Next()) {
+    if (it->key().size() != kPinKeyBytes) continue;
+    DiskPin& pin = all.emplace_back();
+    const char* at = it->key().data() + 1;
+    Take(&at, &pin.id);
+    DecodePin(it->value(), &pin);
+  }
+  IBID_RETURN_IF_ERROR(FromRocks("read pins", it->status()));
   return all;
 }
 

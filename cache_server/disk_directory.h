@@ -8,6 +8,8 @@
 //        -> u32 extent || u32 page in the extent (4 KiB) || u64 payload bytes || u64 checksum ||
 //        parent key (32) ||
 //           u32 token_count || u32 position
+//   key "P" || u64 pin id -> u32 namespace number || u32 priority || i64 end in microseconds of
+//        Unix time (the largest: never) || the keys of its blocks (32 each)
 //
 // Thread safety: every method, from any thread. Blocks for I/O: never called under a lock.
 // Durability: a write survives the death of the process when it returns; a loss of power only with
@@ -49,6 +51,14 @@ struct DiskNamespace {
   std::string layout;
 };
 
+struct DiskPin {
+  uint64_t id = 0;
+  uint32_t ns = 0;
+  uint32_t priority = 0;
+  int64_t ends_unix_us = 0;
+  std::vector<BlockKey> keys;
+};
+
 class DiskDirectory {
  public:
   // One atomic change.
@@ -57,9 +67,11 @@ class DiskDirectory {
     std::vector<DiskRecord> put_blocks;
     std::vector<std::pair<uint32_t, BlockKey>> delete_blocks;
     std::vector<uint32_t> delete_namespaces;
+    std::vector<DiskPin> put_pins;
+    std::vector<uint64_t> delete_pins;
     bool is_empty() const {
       return put_namespaces.empty() && put_blocks.empty() && delete_blocks.empty() &&
-             delete_namespaces.empty();
+             delete_namespaces.empty() && put_pins.empty() && delete_pins.empty();
     }
   };
 
@@ -80,6 +92,8 @@ class DiskDirectory {
   absl::StatusOr<DiskRecord> Lookup(uint32_t ns, const BlockKey& key) const;
   // A malformed record has an empty layout.
   absl::StatusOr<std::vector<DiskNamespace>> Namespaces() const;
+  // A malformed record has no keys.
+  absl::StatusOr<std::vector<DiskPin>> Pins() const;
   // Calls `each` for the blocks there were when it began, in order of key, until it returns false.
   // A malformed record is given to `malformed` as its key.
   absl::Status Scan(const std::function<bool(const DiskRecord&)>& each,

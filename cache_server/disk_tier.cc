@@ -186,6 +186,11 @@ uint32_t DiskTier::FreeSlot(uint32_t page) {
   return slots_->Free(page);
 }
 
+uint32_t DiskTier::SlotPages(uint32_t page) const {
+  MutexLock lock(mutex_);
+  return slots_->SlotPages(page);
+}
+
 std::optional<ExtentAllocator::Clearing> DiskTier::BeginClear(uint32_t victim_pages,
                                                               uint32_t wanted_pages,
                                                               std::span<const uint32_t> except) {

@@ -72,6 +72,7 @@ class DiskTier {
                                                       std::span<const uint32_t> except)
       IBID_EXCLUDES(mutex_);
   void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
+  uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
   ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
   uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
 

@@ -196,7 +196,7 @@ bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* rec
 
 void DiskWriter::TakeRoom(Job& job) {
   // A child of its parent from here on: the room must not be the parent's.
-  parts_.book.Insert(TierName::kDisk, job.write.id, job.traits.parent);
+  parts_.book.Insert(TierName::kDisk, job.write.id, job.traits.parent, job.write.ns->slot_pages);
   job.is_in_book = true;
   const std::optional<uint32_t> page = AllocateDisk(job.write.ns->slot_pages, job.write.id);
   if (!page.has_value()) {
@@ -317,7 +317,10 @@ void DiskWriter::End(Job& job) {
     parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
     parts_.book.Admit(TierName::kDisk, id, job.traits);
   } else if (job.host_page != kNoPage) {
-    if (job.is_in_book) parts_.book.Remove(TierName::kDisk, id, job.traits.parent, {});
+    if (job.is_in_book) {
+      parts_.book.Remove(TierName::kDisk, id, job.traits.parent,
+                         {.slot_pages = job.write.ns->slot_pages});
+    }
     parts_.counters.skipped_writes.Add();
   }
   if (job.is_active) residency_.EndBusy(id);
@@ -354,7 +357,9 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
   DiskDirectory::Change change;
   const size_t count = std::clamp<size_t>(parts_.disk->usage().slots_count / 64, 1, kEvictBatchMax);
   while (victims.size() < count) {
-    const EntryId id = parts_.book.TakeVictim(TierName::kDisk);
+    // Ahead of need only blocks leave that nothing keeps.
+    const EntryId id = parts_.book.TakeVictim(
+        TierName::kDisk, victims.empty() ? KeepPriority::kHigh : KeepPriority::kNone);
     if (id == kNoEntry) break;
     IndexShard& shard = parts_.index.ShardOf(id);
     MutexLock lock(shard.mutex);
@@ -379,8 +384,9 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
   if (victims.empty()) return std::nullopt;
   const bool is_deleted = parts_.disk->Commit(change, /*is_synced=*/false).ok();
   uint32_t slot_pages = 0;
-  for (const Victim& victim : victims) {
+  for (Victim& victim : victims) {
     if (is_deleted) {
+      victim.leaving.slot_pages = parts_.disk->SlotPages(victim.page);
       parts_.book.Remove(TierName::kDisk, victim.id, victim.parent, victim.leaving);
       slot_pages = parts_.disk->FreeSlot(victim.page);
       parts_.counters.OnCopyOut(TierName::kDisk, victim.id, parts_.Now());

@@ -54,10 +54,21 @@ void EvictionBook::SetCapacity(TierName tier, uint64_t blocks) {
   Of(tier).SetCapacity(blocks);
 }
 
-void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent) {
+void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent, uint32_t slot_pages) {
   MutexLock lock(mutex_);
-  Of(tier).Insert(b, parent);
+  Of(tier).Insert(b, parent, slot_pages);
   UndeferElsewhere(tier, b);
+}
+
+void EvictionBook::SetPriority(EntryId b, KeepPriority priority, uint32_t slot_pages) {
+  MutexLock lock(mutex_);
+  Of(TierName::kHost).SetPriority(b, priority, slot_pages);
+  Of(TierName::kDisk).SetPriority(b, priority, slot_pages);
+}
+
+uint64_t EvictionBook::kept_pages(TierName tier) {
+  MutexLock lock(mutex_);
+  return Of(tier).kept_pages();
 }
 
 void EvictionBook::Admit(TierName tier, EntryId b, const BlockTraits& traits) {
@@ -88,20 +99,30 @@ void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_toke
   }
 }
 
-EntryId EvictionBook::TakeVictim(TierName tier_name) {
+EntryId EvictionBook::TakeVictim(TierName tier, KeepPriority priority_max) {
   MutexLock lock(mutex_);
+  for (const KeepPriority priority :
+       {KeepPriority::kNone, KeepPriority::kLow, KeepPriority::kHigh}) {
+    if (priority > priority_max) break;
+    const EntryId b = TakeOfPriority(tier, priority);
+    if (b != kNoEntry) return b;
+  }
+  return kNoEntry;
+}
+
+EntryId EvictionBook::TakeOfPriority(TierName tier_name, KeepPriority priority) {
   EvictionTier& tier = Of(tier_name);
-  for (EntryId b = tier.TakeVictim(); b != kNoEntry; b = tier.TakeVictim()) {
+  for (EntryId b = tier.TakeVictim(priority); b != kNoEntry; b = tier.TakeVictim(priority)) {
     if (IsElsewhere(tier_name, b) || !HasChildElsewhere(tier_name, b)) return b;
     tier.Defer(b);
   }
   for (int i = 0; tier_name != TierName::kDisk && i < kInnerTriesMax; ++i) {
-    const EntryId b = tier.TakeInner();
+    const EntryId b = tier.TakeInner(priority);
     if (b == kNoEntry) break;
     if (IsElsewhere(tier_name, b)) return b;
     tier.PutBackInner(b);
   }
-  return tier.TakeDeferred();
+  return tier.TakeDeferred(priority);
 }
 
 }  // namespace ibid

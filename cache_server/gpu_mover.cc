@@ -239,7 +239,7 @@ bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& 
     MutexLock lock(shard.mutex);
     traits = residency_.TraitsOf(shard.Get(id), ns);
   }
-  parts_.book.Insert(TierName::kHost, id, traits.parent);
+  parts_.book.Insert(TierName::kHost, id, traits.parent, ns.slot_pages);
   const auto page = residency_.AllocateHost(ns.slot_pages, id, Residency::Room::kEvict);
   absl::Status status = absl::ResourceExhaustedError("the host tier has no room");
   if (page.has_value()) {
@@ -248,7 +248,7 @@ bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& 
   }
   if (!status.ok()) {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: a block is lost: {}", status.message());
-    parts_.book.Remove(TierName::kHost, id, traits.parent, {});
+    parts_.book.Remove(TierName::kHost, id, traits.parent, {.slot_pages = ns.slot_pages});
     if (page.has_value()) parts_.arena->Free(*page);
     return false;
   }

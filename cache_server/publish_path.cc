@@ -179,14 +179,14 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   }
   // Not a candidate before Commit, but a child of its parent from here on: the room must not be the
   // parent's.
-  parts_.book.Insert(TierName::kHost, id, parent);
+  parts_.book.Insert(TierName::kHost, id, parent, info->slot_pages);
   const auto page = residency_.AllocateHost(info->slot_pages, id, Residency::Room::kEvict);
   if (!page.has_value()) {
-    parts_.book.Remove(TierName::kHost, id, parent, {});
+    parts_.book.Remove(TierName::kHost, id, parent, {.slot_pages = info->slot_pages});
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
     return LimitReached(
-        "no room: the host tier is leased, being read, being filled or being written",
+        "no room: the host tier is pinned, leased, being read, being filled or being written",
         "host_bytes_max", parts_.options.host_bytes_max);
   }
   {

@@ -229,7 +229,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kHostInTransit));
     traits = residency_.TraitsOf(entry, *read.ns);
   }
-  parts_.book.Insert(TierName::kHost, read.id, traits.parent);
+  parts_.book.Insert(TierName::kHost, read.id, traits.parent, read.ns->slot_pages);
   {
     // Should it be doomed by now, the last Settle takes this copy out too.
     MutexLock lock(shard.mutex);

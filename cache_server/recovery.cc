@@ -253,7 +253,7 @@ void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
     traits = residency_.TraitsOf(shard.Get(id), ns);
   }
   if (page.has_value()) {
-    parts_.book.Insert(TierName::kDisk, id, traits.parent);
+    parts_.book.Insert(TierName::kDisk, id, traits.parent, ns.slot_pages);
     parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
     ++indexed_count_;
   } else {

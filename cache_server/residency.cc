@@ -78,6 +78,7 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
     after.ns = entry.ns;
     after.key = entry.key;
     after.record_page = entry.disk_page;
+    after.was_pinned = entry.Has(kPinned);
     shard.Unmap(id);
     entry.Set(kDoomed);
   } else {
@@ -89,14 +90,16 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
 
 void Residency::Finish(const Aftermath& after) {
   const EntryId id = after.id;
-  const LeavingBlock leaving{after.fingerprint, after.is_eviction};
+  LeavingBlock leaving{after.fingerprint, after.is_eviction};
   if (after.wakes_waiters) parts_.waits.WakeEntry(id);
   if (after.host_page != kNoPage) {
+    leaving.slot_pages = parts_.arena->SlotPages(after.host_page);
     parts_.book.Remove(TierName::kHost, id, after.parent, leaving);
     parts_.arena->Free(after.host_page);
     if (after.was_host_resident) parts_.counters.OnCopyOut(TierName::kHost, id, parts_.Now());
   }
   if (after.disk_page != kNoPage) {
+    leaving.slot_pages = parts_.disk->SlotPages(after.disk_page);
     parts_.book.Remove(TierName::kDisk, id, after.parent, leaving);
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
     parts_.counters.OnCopyOut(TierName::kDisk, id, parts_.Now());
@@ -112,6 +115,10 @@ void Residency::Finish(const Aftermath& after) {
   if (after.put_back_host) parts_.book.PutBack(TierName::kHost, id);
   if (after.put_back_disk) parts_.book.PutBack(TierName::kDisk, id);
   if (after.put_back_gpu) parts_.book.PutBack(TierName::kGpu, id);
+  if (after.was_pinned) {
+    const EntryId unpinned = parts_.pins.Rebind(after.ns, after.key);
+    if (unpinned != kNoEntry) DropRef(unpinned);
+  }
   if (after.took_host) EndTransit(id);
   if (after.parent_to_drop != kNoEntry) DropRef(after.parent_to_drop);
 }

@@ -36,6 +36,7 @@ struct Aftermath {
   bool put_back_gpu = false;
   bool took_host = false;
   bool wakes_waiters = false;
+  bool was_pinned = false;  // the pin of ns, key now names an entry that nobody finds
   EntryId parent_to_drop = kNoEntry;
 };
 

@@ -109,6 +109,9 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("eviction_policy", eviction_policy,
                  absl::StrCat("use one of ", absl::StrJoin(policies, ", ")));
   }
+  if (must_stay_percent_max > 100) {
+    return Wrong("must_stay_percent_max", absl::StrCat(must_stay_percent_max), "use 0 to 100");
+  }
   IBID_RETURN_IF_ERROR(CheckPositive("lease_ttl", lease_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("session_ttl", session_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("reservation_ttl", reservation_ttl));
@@ -144,6 +147,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.disk_write =
       disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
   options.eviction_policy = eviction_policy;
+  options.must_stay_percent_max = must_stay_percent_max;
   options.extent_bytes = extent_bytes.bytes;
   options.lease_ttl = lease_ttl;
   options.session_ttl = session_ttl;

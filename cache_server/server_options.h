@@ -29,6 +29,7 @@ struct ServerOptions {
   ByteCount disk_bytes_max{uint64_t{16} << 30};
   std::string disk_write = "through";  // or on_demotion
   std::string eviction_policy = "hazard";
+  uint32_t must_stay_percent_max = 50;
   ByteCount extent_bytes{uint64_t{64} << 20};
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);

@@ -82,7 +82,10 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "gpu"}}),
       gauge("ibid_store_bytes_max", "Budget", {{"tier", "gpu"}}),
       gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "gpu"}}),
-      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "gpu"}})};
+      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "gpu"}}),
+      gauge("ibid_store_pins", "Pins of operators"),
+      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "host"}}),
+      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "disk"}})};
 }
 
 void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
@@ -128,7 +131,10 @@ void StoreCounters::SetGauges(const StoreGauges& now) {
                            now.gpu_used_bytes,
                            now.gpu_bytes_max,
                            now.gpu_largest_free_bytes,
-                           now.gpu_blocks};
+                           now.gpu_blocks,
+                           now.pins,
+                           now.host_kept_bytes,
+                           now.disk_kept_bytes};
   static_assert(std::size(values) == kGaugesCount);
   for (size_t i = 0; i < gauges_.size(); ++i) {
     if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);

@@ -17,6 +17,7 @@
 #include "cache_server/host_arena.h"
 #include "cache_server/match_waits.h"
 #include "cache_server/namespace_table.h"
+#include "cache_server/pin_table.h"
 #include "cache_server/read_buffers.h"
 #include "cache_server/session_table.h"
 #include "cache_server/store_counters.h"
@@ -37,6 +38,7 @@ struct StoreParts {
         namespaces(options.namespaces_max),
         sessions(options),
         book(options.eviction_policy),
+        pins(options, &index, &book),
         read_buffers(options.read_buffer_bytes_max),
         disk_queue(options.disk_write_queue_max),
         waits(options.waiting_matches_max, options.waiting_keys_max) {}
@@ -55,6 +57,7 @@ struct StoreParts {
   SessionTable sessions;
   BlockIndex index;
   EvictionBook book;
+  PinTable pins;
   ReadBuffers read_buffers;
   DiskWorkQueue disk_queue;
   MatchWaits waits;

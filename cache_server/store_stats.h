@@ -13,6 +13,7 @@ namespace ibid {
 struct BlockTierStats {
   std::string tier;
   uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0;
+  uint64_t kept_bytes = 0;  // of used_bytes: slots of blocks that a pin names
   uint64_t blocks = 0, hits = 0, evictions = 0;
   std::string state = "ok";
 };
@@ -23,6 +24,7 @@ struct BlockStoreStats {
   uint64_t requested_blocks = 0, missed_blocks = 0;  // requested = hits of all tiers + missed
   uint64_t published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0;
   uint64_t pending_writes = 0;
+  uint64_t pins = 0;
   uint64_t waiting_matches = 0;
   uint64_t ending_blocks = 0;  // leases and reservations that ended, not given back yet
   uint64_t asked_keys = 0, matched_keys = 0;  // of chains that were matched with a lease

@@ -86,7 +86,7 @@ ServerStats ToServerStats(const std::string& address, const CacheStats& from) {
   for (const CacheStats::Tier& tier : from.tiers) {
     to.tiers.push_back({tier.tier, tier.state, tier.bytes_max, tier.used_bytes,
                         tier.allocated_bytes, tier.largest_free_bytes, tier.blocks, tier.hits,
-                        tier.evictions});
+                        tier.evictions, tier.kept_bytes});
   }
   to.sessions = from.sessions;
   to.leases = from.leases;
@@ -109,6 +109,7 @@ ServerStats ToServerStats(const std::string& address, const CacheStats& from) {
                           m.sent_bytes, m.latency_seconds_sum, m.latency_bounds_seconds,
                           m.latency_counts});
   }
+  to.pins = from.pins;
   to.is_recovering = from.is_recovering;
   return to;
 }

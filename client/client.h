@@ -144,12 +144,12 @@ struct ServerStats {
   struct Tier {
     std::string tier, state;
     uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0, blocks = 0,
-             hits = 0, evictions = 0;
+             hits = 0, evictions = 0, kept_bytes = 0;
   };
   std::vector<Tier> tiers;
   uint64_t sessions = 0, leases = 0, pinned_bytes = 0, reservations = 0, requested_blocks = 0,
            missed_blocks = 0, published_blocks = 0, rejected_blocks = 0, corrupt_blocks = 0,
-           namespaces = 0, pending_writes = 0, asked_keys = 0, matched_keys = 0;
+           namespaces = 0, pending_writes = 0, pins = 0, asked_keys = 0, matched_keys = 0;
   double distinct_keys = 0, infinite_hit_ratio = 0;  // estimates
   bool is_recovering = false, is_draining = false;
   // Calls of one method since the server's start.

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "ibid/v1/admin.grpc.pb.h"
 #include "transport/call_deadline.h"
+#include "transport/key_bytes.h"
 #include "transport/status_conversion.h"
 
 namespace ibid {
@@ -47,6 +48,55 @@ class GrpcAdminChannel final : public AdminChannel {
     }
     IBID_RETURN_IF_ERROR(FromGrpcStatus(reader->Finish()));
     return state;
+  }
+
+  absl::StatusOr<PinReply> Pin(const PinCall& call, absl::Duration timeout) override {
+    v1::PinRequest request;
+    request.set_pin_id(call.id);
+    request.set_namespace_id(DigestString(call.ns.digest));
+    request.set_keys(EncodeKeys(call.keys));
+    request.set_priority(static_cast<v1::PinPriority>(call.priority));
+    if (call.duration < absl::InfiniteDuration()) {
+      // At least one: 0 would be for ever.
+      request.set_duration_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(call.duration)));
+    }
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::PinResponse response;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus(stub_->Pin(&context, request, &response)));
+    return PinReply{response.incarnation(), response.stored_blocks(), response.survives_restart()};
+  }
+
+  absl::Status Unpin(uint64_t pin_id, absl::Duration timeout) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::UnpinRequest request;
+    request.set_pin_id(pin_id);
+    v1::UnpinResponse response;
+    return FromGrpcStatus(stub_->Unpin(&context, request, &response));
+  }
+
+  absl::StatusOr<std::vector<PinState>> ListPins(absl::Duration timeout) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::ListPinsResponse response;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus(stub_->ListPins(&context, {}, &response)));
+    std::vector<PinState> pins;
+    for (const v1::PinState& from : response.pins()) {
+      PinState& pin = pins.emplace_back();
+      pin.id = from.pin_id();
+      IBID_ASSIGN_OR_RETURN(pin.ns.digest, DigestFromBytes(from.namespace_id(), "namespace_id"));
+      // A priority of a later version is at least as high as those that are known.
+      pin.priority = static_cast<KeepPriority>(
+          std::clamp(static_cast<int>(from.priority()), 0, static_cast<int>(v1::PinPriority_MAX)));
+      pin.left =
+          from.left_ms() == 0 ? absl::InfiniteDuration() : absl::Milliseconds(from.left_ms());
+      pin.blocks = from.blocks();
+      pin.stored_blocks = from.stored_blocks();
+      pin.host_blocks = from.host_blocks();
+      pin.disk_blocks = from.disk_blocks();
+    }
+    return pins;
   }
 
  private:

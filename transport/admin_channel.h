@@ -9,10 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/block_key.h"
+#include "core/eviction/keep_priority.h"
 #include "transport/channel.h"
 
 namespace ibid {
@@ -36,6 +40,29 @@ struct VerifyState {
   }
 };
 
+struct PinCall {
+  uint64_t id = 0;  // not 0
+  NamespaceId ns;
+  std::span<const BlockKey> keys;
+  KeepPriority priority = KeepPriority::kMustStay;
+  absl::Duration duration = absl::InfiniteDuration();
+};
+
+struct PinReply {
+  uint64_t incarnation = 0;
+  uint64_t stored_blocks = 0;
+  bool survives_restart = false;
+};
+
+// As in v1::PinState, field by field.
+struct PinState {
+  uint64_t id = 0;
+  NamespaceId ns;
+  KeepPriority priority = KeepPriority::kNone;
+  absl::Duration left;
+  uint64_t blocks = 0, stored_blocks = 0, host_blocks = 0, disk_blocks = 0;
+};
+
 class AdminChannel {
  public:
   // Errors: those of MakeChannel. Does not connect yet.
@@ -52,6 +79,11 @@ class AdminChannel {
   virtual absl::StatusOr<VerifyState> Verify(
       uint64_t bytes_per_second, absl::Duration timeout,
       const std::function<bool(const VerifyState&)>& on_progress) = 0;
+
+  virtual absl::StatusOr<PinReply> Pin(const PinCall& call, absl::Duration timeout) = 0;
+  // Errors: NotFound.
+  virtual absl::Status Unpin(uint64_t pin_id, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<std::vector<PinState>> ListPins(absl::Duration timeout) = 0;
 };
 
 }  // namespace ibid

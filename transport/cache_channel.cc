@@ -39,9 +39,10 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
   stats.version = from.version();
   stats.uptime_seconds = from.uptime_seconds();
   for (const v1::TierStats& tier : from.tiers()) {
-    stats.tiers.push_back(CacheStats::Tier{
-        tier.tier(), tier.state(), tier.bytes_max(), tier.used_bytes(), tier.allocated_bytes(),
-        tier.largest_free_bytes(), tier.blocks(), tier.hits(), tier.evictions()});
+    stats.tiers.push_back(CacheStats::Tier{tier.tier(), tier.state(), tier.bytes_max(),
+                                           tier.used_bytes(), tier.allocated_bytes(),
+                                           tier.largest_free_bytes(), tier.blocks(), tier.hits(),
+                                           tier.evictions(), tier.kept_bytes()});
   }
   stats.sessions = from.sessions();
   stats.leases = from.leases();
@@ -54,6 +55,7 @@ CacheStats ToStats(const v1::GetStatsResponse& from) {
   stats.corrupt_blocks = from.corrupt_blocks();
   stats.namespaces = from.namespaces();
   stats.pending_writes = from.pending_writes();
+  stats.pins = from.pins();
   stats.is_recovering = from.is_recovering();
   stats.asked_keys = from.asked_keys();
   stats.matched_keys = from.matched_keys();

@@ -5,13 +5,11 @@
 #include <cstdio>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "client/cli/each_server.h"
 #include "client/cli/flags.h"
 #include "client/cli/format.h"
-#include "nlohmann/json.hpp"
-#include "transport/admin_channel.h"
 
 namespace ibid::cli {
 namespace {
@@ -20,37 +18,6 @@ using nlohmann::ordered_json;
 
 constexpr absl::Duration kKeepTimeout = absl::Seconds(60);
 constexpr absl::Duration kVerifyTimeout = absl::Hours(24);
-
-absl::StatusOr<std::unique_ptr<AdminChannel>> ConnectAdmin(const std::string& address) {
-  ChannelOptions options;
-  options.connect_timeout = absl::Seconds(1);
-  options.tls = TlsOptions{absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key),
-                           absl::GetFlag(FLAGS_tls_ca)};
-  return AdminChannel::Create(address, options);
-}
-
-// One line on standard error; the exit code.
-int FailServer(const Command& command, const std::string& address, const absl::Status& status) {
-  absl::FPrintF(stderr, "ibid %s: server %s: %s\n", command.name, address, status.message());
-  const bool is_silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  return is_silent ? kExitUnreachable : kExitFailed;
-}
-
-// Calls `ask(address, channel, json of the answer)` for each server; the worst of the exit codes.
-template <typename Ask>
-int AskEach(const Command& command, const Ask& ask) {
-  ordered_json answers = {{"servers", ordered_json::array()}};
-  int exit_code = kExitOk;
-  for (const std::string& address : absl::GetFlag(FLAGS_servers)) {
-    auto channel = ConnectAdmin(address);
-    if (!channel.ok()) return FailUsage(command, channel.status().message());
-    ordered_json answer = {{"address", address}};
-    exit_code = std::max(exit_code, ask(address, **channel, &answer));
-    answers["servers"].push_back(std::move(answer));
-  }
-  if (absl::GetFlag(FLAGS_json)) std::puts(answers.dump(2).c_str());
-  return exit_code;
-}
 
 using KeepMethod = absl::StatusOr<KeepReply> (AdminChannel::*)(absl::Duration);
 

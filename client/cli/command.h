@@ -34,7 +34,8 @@ struct Command {
 };
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand,
-    kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kWatchCommand, kReplayCommand;
+    kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kPinCommand, kUnpinCommand,
+    kWatchCommand, kReplayCommand;
 
 CommandLineSpec SpecOf(const Command& command);
 // Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are

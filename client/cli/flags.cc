@@ -53,7 +53,7 @@ ABSL_FLAG(bool, yes, false, "yes, really");
 ABSL_FLAG(bool, snapshot, true, "begin with what is stored; --nosnapshot: only what changes");
 // --for: see CommandLineSpec.
 ABSL_FLAG(absl::Duration, for_, absl::InfiniteDuration(),
-          "how long to watch, as 10s; inf: for ever");
+          "how long to watch, as 10s, or to keep what is pinned, as 24h; inf: without end");
 ABSL_FLAG(uint64_t, count, 0, "end after so many lines (top: pictures); 0: do not");
 
 ABSL_FLAG(std::string, prompt, "", "the prompt's text");
@@ -72,6 +72,11 @@ ABSL_FLAG(std::string, store, "rw", "use of the store: rw, ro, wo or off");
 ABSL_FLAG(bool, no_worker_cache, false, "do not reuse what the worker itself still has");
 
 ABSL_FLAG(uint32_t, mib_per_second, 0, "most MiB a second that a server reads; 0: 256");
+
+ABSL_FLAG(std::string, priority, "must_stay",
+          "low, high: leaves only when nothing lower can; must_stay: not at all");
+ABSL_FLAG(std::string, pin, "", "id of a pin, 16 hexadecimal digits; pin: none makes a new one");
+ABSL_FLAG(bool, list, false, "show the pins that there are");
 
 ABSL_FLAG(std::vector<std::string>, policies, {},
           "eviction policies to compare; none: all that a server has");

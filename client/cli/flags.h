@@ -38,6 +38,10 @@ ABSL_DECLARE_FLAG(bool, yes);
 
 ABSL_DECLARE_FLAG(uint32_t, mib_per_second);
 
+ABSL_DECLARE_FLAG(std::string, priority);
+ABSL_DECLARE_FLAG(std::string, pin);
+ABSL_DECLARE_FLAG(bool, list);
+
 ABSL_DECLARE_FLAG(bool, snapshot);
 ABSL_DECLARE_FLAG(absl::Duration, for_);
 ABSL_DECLARE_FLAG(uint64_t, count);

@@ -26,7 +26,8 @@ ordered_json ToJson(const ServerStats& stats) {
                              {"largest_free_bytes", tier.largest_free_bytes},
                              {"blocks", tier.blocks},
                              {"hits", tier.hits},
-                             {"evictions", tier.evictions}});
+                             {"evictions", tier.evictions},
+                             {"kept_bytes", tier.kept_bytes}});
   }
   json["sessions"] = stats.sessions;
   json["leases"] = stats.leases;
@@ -44,6 +45,7 @@ ordered_json ToJson(const ServerStats& stats) {
   json["distinct_keys"] = stats.distinct_keys;
   json["infinite_hit_ratio"] = stats.infinite_hit_ratio;
   json["is_draining"] = stats.is_draining;
+  json["pins"] = stats.pins;
   return json;
 }
 

@@ -81,6 +81,11 @@ void PrintServer(const ServerStats& server) {
   }
   absl::PrintF("  %d leases hold %s, %d blocks reserved, %d on their way to disk\n", server.leases,
                Bytes(server.pinned_bytes), server.reservations, server.pending_writes);
+  if (server.pins > 0) {
+    uint64_t kept_bytes = 0;
+    for (const ServerStats::Tier& tier : server.tiers) kept_bytes += tier.kept_bytes;
+    absl::PrintF("  pins %d, which keep %s\n", server.pins, Bytes(kept_bytes));
+  }
 }
 
 void PrintWorker(const std::string& address, const absl::StatusOr<InferenceStats>& worker) {

@@ -26,6 +26,7 @@ enum class Place : uint32_t {
   kTaken = 2,     // the policy handed it out
   kInner = 3,     // handed out and kept back, because a child of it is in the tier
   kDeferred = 4,  // handed out and kept back, because it should leave only when nothing else can
+  kKept = 5,      // handed out and kept back, because of its priority
   kPolicy = 8,
 };
 
@@ -33,7 +34,8 @@ struct BlockNode {
   EntryId colder = kNoEntry;
   EntryId hotter = kNoEntry;
   uint32_t place : 4 = 0;
-  uint32_t children_count : 28 = 0;  // blocks of the tier that name this one as parent
+  uint32_t priority : 2 = 0;         // KeepPriority; stays when the block leaves the tier
+  uint32_t children_count : 26 = 0;  // blocks of the tier that name this one as parent
   uint32_t word = 0;
 };
 static_assert(sizeof(BlockNode) == 16);

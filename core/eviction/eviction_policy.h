@@ -40,6 +40,7 @@ struct BlockTraits {
 struct LeavingBlock {
   uint64_t fingerprint = 0;
   bool is_eviction = false;  // it may be asked for again; else it was dropped for good
+  uint32_t slot_pages = 0;   // as it was told when the block came
 };
 
 class EvictionPolicy {

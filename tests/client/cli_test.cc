@@ -75,6 +75,12 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"drop"},
       {"drop", "--everything"},
       {"drop", "--namespace=12"},
+      {"pin"},
+      {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--priority=none"},
+      {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--for=0s"},
+      {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--pin=0"},
+      {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--block_tokens=8"},
+      {"unpin"},
       {"watch", "--namespace=12"},
       {"watch", "--for=-1s"},
       {"status", "--servers=nowhere"},
@@ -207,6 +213,46 @@ TEST_F(CliTest, DrainAndFlushSayWhatIsOnlyInMemory) {
     EXPECT_EQ(nobody.exit_code, 3) << command;
     EXPECT_EQ(std::count(nobody.err.begin(), nobody.err.end(), '\n'), 1) << nobody.err;
   }
+}
+
+TEST_F(CliTest, APinIsMadeListedAndTakenBack) {
+  const std::string ns = "--namespace=" + DigestToHex(ns_.id.digest);
+  const std::string tokens = "--tokens=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17";  // two blocks
+  const auto chain = MakeChain(
+      ns_.id, std::vector<uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+      kTestBlockTokens, false);
+  PublishChain(client_.get(), ns_, std::span(chain).first(1));
+  EXPECT_EQ(Ibid({"pin", "--list"}).exit_code, 1);
+  const RunResult pinned = Ibid({"pin", ns, tokens, "--block_tokens=8", "--pin=00000000000000a1",
+                                 "--priority=high", "--for=1h"});
+  EXPECT_EQ(pinned.exit_code, 0) << pinned.err;
+  EXPECT_THAT(pinned.out, HasSubstr("pin 00000000000000a1"));
+  EXPECT_THAT(pinned.out, HasSubstr("1 of 2 blocks stored; it ends with a restart"));
+  const RunResult another = Ibid({"pin", ns, tokens, "--block_tokens=8", "--json"});
+  EXPECT_EQ(another.exit_code, 0) << another.err;
+  const auto json = nlohmann::json::parse(another.out);
+  EXPECT_EQ(json["servers"][0]["stored_blocks"], 1);
+  const std::string id = json["servers"][0]["pin"];
+
+  const RunResult list = Ibid({"pin", "--list"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_THAT(list.out, HasSubstr("high      1 of 2 blocks stored, 1 in memory, 0 on disk, "));
+  EXPECT_THAT(list.out, HasSubstr(id));
+  EXPECT_THAT(list.out, HasSubstr("until unpinned"));
+  EXPECT_THAT(Ibid({"status"}).out, HasSubstr("pins 2, which keep"));
+  EXPECT_EQ(
+      nlohmann::json::parse(Ibid({"pin", "--list", "--json"}).out)["servers"][0]["pins"].size(),
+      2u);
+
+  EXPECT_EQ(Ibid({"unpin", "--pin=" + id}).exit_code, 0);
+  EXPECT_EQ(Ibid({"unpin", "--pin=" + id}).exit_code, 1);
+  EXPECT_EQ(Ibid({"unpin", "--pin=a1"}).exit_code, 0);
+  EXPECT_EQ(Ibid({"pin", "--list"}).exit_code, 1);
+
+  const RunResult unknown =
+      Ibid({"pin", "--namespace=" + std::string(64, '0'), tokens, "--block_tokens=8"});
+  EXPECT_EQ(unknown.exit_code, 4) << unknown.err;
+  EXPECT_THAT(unknown.err, HasSubstr("is not open"));
 }
 
 TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {

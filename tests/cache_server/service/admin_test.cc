@@ -150,6 +150,34 @@ TEST_F(AdminTest, AServerThatStopsDoesNotWaitForAVerify) {
   EXPECT_FALSE(ended.ok());
 }
 
+TEST_F(AdminTest, APinIsKeptOverARestart) {
+  StartServer(OnDemotion());
+  const SampleBlocks blocks = MakeBlocks(spec_, 5);
+  Connect(spec_)->Publish(blocks);
+  const std::vector<BlockKey> keys = blocks.keys();
+  const PinCall call{0xA1, blocks.ns, keys, KeepPriority::kHigh, absl::Hours(1)};
+  const auto pinned = Admin()->Pin(call, kPatience);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(pinned->stored_blocks, 5u);
+  EXPECT_TRUE(pinned->survives_restart);
+  server->store().RunMaintenance();
+  EXPECT_THAT(HttpGet(server->http_port(), "/metrics"), HasSubstr("ibid_store_pins 1"));
+
+  server->Shutdown(kPatience);
+  server.reset();
+  StartServer(OnDemotion());
+  const auto pins = Admin()->ListPins(kPatience);
+  ASSERT_TRUE(pins.ok()) << pins.status();
+  ASSERT_EQ(pins->size(), 1u);
+  EXPECT_EQ((*pins)[0].id, 0xA1u);
+  EXPECT_EQ((*pins)[0].ns, blocks.ns);
+  EXPECT_EQ((*pins)[0].priority, KeepPriority::kHigh);
+  EXPECT_EQ((*pins)[0].blocks, 5u);
+  EXPECT_LE((*pins)[0].left, absl::Hours(1));
+  EXPECT_TRUE(Admin()->Unpin(0xA1, kPatience).ok());
+  EXPECT_TRUE(absl::IsNotFound(Admin()->Unpin(0xA1, kPatience)));
+}
+
 // 44: who comes from elsewhere commands nothing.
 TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   const std::string outward = OutwardAddress();
@@ -160,7 +188,8 @@ TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   const auto admin = Admin(absl::StrCat(outward, ":", server->port()));
   for (const absl::Status& status :
        {admin->Drain(kPatience).status(), admin->Flush(kPatience).status(),
-        admin->Verify(0, kPatience, GoOn).status()}) {
+        admin->Verify(0, kPatience, GoOn).status(), admin->Pin({}, kPatience).status(),
+        admin->Unpin(1, kPatience), admin->ListPins(kPatience).status()}) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_ca"));
   }

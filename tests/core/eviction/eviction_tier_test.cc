@@ -44,6 +44,43 @@ TEST_P(EvictionTierTest, EvictsAChainFromItsEndThoughItsStartCameFirst) {
   EXPECT_EQ(EvictAll(tier_, parents), (std::vector<EntryId>{2, 1, 0}));
 }
 
+// Priorities are of the block, whether it is there or not, and hold under the leaf rule.
+TEST_P(EvictionTierTest, EachPriorityIsGivenOutForItselfAndMustStayToo) {
+  tier_.SetPriority(3, KeepPriority::kMustStay, 2);
+  tier_.SetPriority(4, KeepPriority::kLow, 2);
+  for (EntryId b = 0; b < 5; ++b) {
+    tier_.Insert(b, kNoEntry, 2);
+    tier_.Admit(b, TraitsOf(b, kNoEntry));
+  }
+  EXPECT_EQ(tier_.kept_pages(), 4u);
+  tier_.SetPriority(1, KeepPriority::kHigh, 2);
+  EXPECT_EQ(tier_.kept_pages(), 6u);
+  std::set<EntryId> plain;
+  for (EntryId b = tier_.TakeVictim(); b != kNoEntry; b = tier_.TakeVictim()) plain.insert(b);
+  EXPECT_EQ(plain, (std::set<EntryId>{0, 2}));
+  EXPECT_EQ(tier_.TakeVictim(KeepPriority::kLow), 4u);
+  EXPECT_EQ(tier_.TakeVictim(KeepPriority::kLow), kNoEntry);
+  EXPECT_EQ(tier_.TakeVictim(KeepPriority::kHigh), 1u);
+  tier_.SetPriority(3, KeepPriority::kNone, 2);
+  EXPECT_EQ(tier_.TakeVictim(), 3u) << "a candidate again as soon as nothing keeps it";
+  tier_.Remove(1, kNoEntry, {.slot_pages = 2});
+  tier_.Remove(4, kNoEntry, {.slot_pages = 2});
+  EXPECT_EQ(tier_.kept_pages(), 0u);
+}
+
+TEST_P(EvictionTierTest, AKeptBlockThatGetsAChildLeavesAfterIt) {
+  InsertAdmitted(tier_, 0, kNoEntry);
+  tier_.SetPriority(0, KeepPriority::kLow, 0);
+  EXPECT_EQ(tier_.TakeVictim(), kNoEntry);
+  InsertAdmitted(tier_, 1, 0, 1);
+  tier_.SetPriority(1, KeepPriority::kLow, 0);
+  EXPECT_EQ(tier_.TakeVictim(), kNoEntry);
+  EXPECT_EQ(tier_.TakeVictim(KeepPriority::kLow), 1u);
+  tier_.Remove(1, 0, {});
+  EXPECT_EQ(tier_.TakeVictim(), kNoEntry);
+  EXPECT_EQ(tier_.TakeVictim(KeepPriority::kLow), 0u);
+}
+
 TEST_P(EvictionTierTest, ABlockThatCameInIsNoVictimBeforeItIsAdmitted) {
   tier_.Insert(5, kNoEntry);
   EXPECT_EQ(tier_.TakeVictim(), kNoEntry);

@@ -55,6 +55,7 @@ enum EntryFlag : uint16_t {
   kParkedGpu = 1 << 11,
   kHasWaiters = 1 << 12,  // is filling, and MatchWaits may have a match that waits for it
   kPinned = 1 << 13,      // a pin names the block; PinTable's, with one of its refs
+  kWriteQueued = 1 << 14,  // the disk writer will come to it
 };
 
 struct IndexEntry {

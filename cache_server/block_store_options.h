@@ -18,7 +18,9 @@ namespace ibid {
 class DeviceMemory;  // core/device_memory.h
 class ExtentIo;      // extent_io.h
 
-enum class DiskWriteMode { kThrough, kOnDemotion };
+// When a block is written to disk: after it was published; when it is to leave the host tier; when
+// it is used again after it was published.
+enum class DiskWriteMode { kThrough, kOnDemotion, kOnSecondUse };
 
 struct BlockStoreOptions {
   uint64_t host_bytes_max = uint64_t{1} << 30;   // the arena; reserved at start
@@ -52,8 +54,8 @@ struct BlockStoreOptions {
   uint32_t must_stay_percent_max = 50;  // of each tier, that blocks pinned as kMustStay may take
   uint32_t pins_max = 1'024;
   uint32_t pinned_blocks_max = 1'048'576;  // of all pins: about 200 bytes each
-  const Clock* clock = nullptr;        // null: the steady clock
-  MetricsRegistry* metrics = nullptr;  // null: none are kept
+  const Clock* clock = nullptr;            // null: the steady clock
+  MetricsRegistry* metrics = nullptr;      // null: none are kept
   // Runs expiry and background moves; false: only RunMaintenance() does (tests with a ManualClock).
   bool has_maintenance_thread = true;
   // Memory for blocks read from disk while the host tier has no room for them.

@@ -13,6 +13,7 @@ bool DiskWorkQueue::PushWrite(DiskWrite&& write) {
     MutexLock lock(mutex_);
     if (is_closed_ || writes_.size() >= room) return false;
     writes_.push_back(std::move(write));
+    UpdateRoom();
   }
   has_work_.NotifyOne();
   return true;
@@ -46,6 +47,7 @@ DiskWork DiskWorkQueue::Take(size_t writes_max, bool with_removals, absl::Durati
     work.writes.push_back(std::move(writes_.front()));
     writes_.pop_front();
   }
+  UpdateRoom();
   taken_writes_ = work.writes.size();
   is_taken_ = true;
   ++taken_count_;
@@ -75,6 +77,7 @@ void DiskWorkQueue::Close() {
   {
     MutexLock lock(mutex_);
     is_closed_ = true;
+    UpdateRoom();
   }
   has_work_.NotifyAll();
 }
@@ -130,6 +133,7 @@ std::vector<DiskWrite> DiskWorkQueue::TakeDurableWrites() {
   std::vector<DiskWrite> durable(std::make_move_iterator(first),
                                  std::make_move_iterator(writes_.end()));
   writes_.erase(first, writes_.end());
+  UpdateRoom();
   return durable;
 }
 

@@ -5,6 +5,7 @@
 // push is refused); removals are at most one a block.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -71,9 +72,14 @@ class DiskWorkQueue {
   std::vector<DiskWrite> TakeDurableWrites();
 
   size_t writes_count() const;  // queued or taken
+  // A write would be taken now. Without a lock: for who has many to push, or none.
+  bool has_room() const { return has_room_.load(std::memory_order_relaxed); }
 
  private:
   bool HasWork(bool with_removals) const IBID_REQUIRES(mutex_);
+  void UpdateRoom() IBID_REQUIRES(mutex_) {
+    has_room_.store(!is_closed_ && writes_.size() < writes_max_, std::memory_order_relaxed);
+  }
   template <typename Condition>
   bool WaitUntil(const Condition& condition, absl::Duration timeout) IBID_REQUIRES(mutex_);
   bool is_idle() const IBID_REQUIRES(mutex_) {
@@ -85,6 +91,7 @@ class DiskWorkQueue {
   CondVar has_work_;
   CondVar idle_;
   std::deque<DiskWrite> writes_ IBID_GUARDED_BY(mutex_);
+  std::atomic<bool> has_room_{true};
   std::vector<DiskRemoval> removals_ IBID_GUARDED_BY(mutex_);
   size_t taken_writes_ IBID_GUARDED_BY(mutex_) = 0;
   size_t taken_removals_ IBID_GUARDED_BY(mutex_) = 0;

@@ -148,6 +148,7 @@ void DiskWriter::Begin(Job& job) {
     IndexShard& shard = parts_.index.ShardOf(id);
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
+    entry.Clear(kWriteQueued);
     const bool can_write = entry.is_in_host() && !entry.is_on_disk() && !entry.Has(kDoomed);
     job.is_active = static_cast<bool>(job.write.durable_done);  // counted when it was queued
     job.is_repeated = can_write && entry.Has(kWriting);

@@ -9,8 +9,8 @@
 
 namespace ibid {
 
-// An operator's word that the blocks of a prefix stay. Chosen by who asks, so that all servers of a
-// cluster know one pin by one id; not 0.
+// Names a pin: an operator's word that the blocks of a prefix stay. Chosen by who asks, so that all
+// servers of a cluster know one pin by one id; not 0.
 struct PinId {
   uint64_t value = 0;
   auto operator<=>(const PinId&) const = default;

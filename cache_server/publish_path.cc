@@ -43,8 +43,11 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   std::vector<EntryId> used;
   for (const BlockKey& key : keys) {
     EntryId id = kNoEntry;
-    states.push_back(OfferOne(session, *info, key, &id));
-    if (id != kNoEntry) used.push_back(id);
+    bool must_write = residency_.WritesOnUse();
+    states.push_back(OfferOne(session, *info, key, &id, &must_write));
+    if (id == kNoEntry) continue;
+    used.push_back(id);
+    if (must_write) residency_.QueueWrite(id, info);
   }
   for (const EntryId id : used) parts_.book.Use(id);
   return states;
@@ -57,7 +60,8 @@ absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const Namespac
   if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
   for (const BlockKey& key : keys) {
     EntryId used = kNoEntry;
-    result.refusal = OfferOne(session, *info, key, &used);
+    bool must_write = false;
+    result.refusal = OfferOne(session, *info, key, &used, &must_write);
     if (result.refusal != OfferState::kWanted) break;
     ++result.wanted_count;
   }
@@ -87,7 +91,7 @@ void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
 }
 
 OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                                 EntryId* used) {
+                                 EntryId* used, bool* must_write) {
   if (recovery_.is_running()) recovery_.IndexOne(ns, key);
   IndexShard& shard = parts_.index.ShardOf(key);
   EntryId id;
@@ -98,6 +102,7 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
     IndexEntry& entry = shard.Get(id);
     if (entry.is_resident()) {
       *used = id;
+      *must_write = *must_write && Residency::ClaimWrite(entry);
       return OfferState::kPresent;
     }
     // Bytes on their way in or out: what comes of it is not known yet.
@@ -229,7 +234,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
           (entry.parent != kNoEntry || slot.link.parent == RootParent(slot.ns->id));
       parts_.events.TellNew(entry, TierName::kHost, *slot.ns,
                             is_place_known ? &slot.link.parent : nullptr);
-      if (has_disk) ++entry.refs;             // the disk writer's
+      if (has_disk) ++entry.refs;  // the disk writer's
+      if (has_disk && parts_.options.disk_write == DiskWriteMode::kThrough) entry.Set(kWriteQueued);
       if (has_disk && durable) ++entry.busy;  // its bytes must not leave before they are written
       wakes_waiters = entry.Has(kHasWaiters);
       entry.Clear(kHasWaiters);
@@ -260,6 +266,9 @@ void PublishPath::QueueWrite(const WriterSlot& slot,
     }
     durable_done = std::move(write.durable_done);
     parts_.counters.skipped_writes.Add();
+    IndexShard& shard = parts_.index.ShardOf(slot.id);
+    MutexLock lock(shard.mutex);
+    shard.Get(slot.id).Clear(kWriteQueued);  // the next use of the block tries again
   }
   if (is_durable) {
     residency_.EndBusy(slot.id);

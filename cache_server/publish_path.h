@@ -43,8 +43,9 @@ class PublishPath {
  private:
   // The open namespace. Errors: FailedPrecondition (namespace, session), ResourceExhausted.
   absl::StatusOr<NamespacePtr> Admit(SessionId session, const NamespaceId& ns, size_t keys_count);
+  // `used`: the entry when the block is there; `must_write`: it is to be queued for that use.
   OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                      EntryId* used);
+                      EntryId* used, bool* must_write);
   // The entry, filling, with the writer's flag. Errors: AlreadyExists, InvalidArgument.
   absl::StatusOr<EntryId> BeginWriting(SessionId session, const NamespaceInfo& ns,
                                        const ChainLink& link);

@@ -95,6 +95,7 @@ void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bo
     done(absl::NotFoundError(""));
   } else if (host_page != kNoPage) {
     if (is_use) parts_.book.Use(read.id);
+    if (is_use) residency_.WriteUsed(read.id, read.ns);
     parts_.counters.tier(TierName::kHost).hits.Add();
     done(BlockRef(std::make_unique<HoldPin>(residency_, read.id, payload_bytes),
                   parts_.arena->View(host_page, payload_bytes), checksum, token_count, kHostTier));

@@ -209,6 +209,7 @@ ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, uint64_t paylo
   if (found.is_resident && adds_hold) {
     found.is_resident = found.is_held = entry.holds < kHoldsMax;
     if (found.is_held) residency_.AddHold(entry, payload_bytes);
+    found.is_unwritten = found.is_held && Residency::IsUnwritten(entry);
   }
   return found;
 }
@@ -292,6 +293,7 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
       for (size_t s = 0; s < shards.size(); ++s) {
         if (is_matched && held != nullptr) {
           (*held)[s].ids.push_back(found[s][i].id);
+          if (found[s][i].is_unwritten) residency_.WriteUsed(found[s][i].id, shards[s].ns);
         } else if (found[s][i].is_held) {
           residency_.EndHold(found[s][i].id, shards[s].ns->payload_bytes);
         }

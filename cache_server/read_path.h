@@ -49,7 +49,8 @@ class ReadPath {
     bool is_in_gpu = false;
     bool is_in_host = false;
     bool is_pending = false;
-    bool is_held = false;  // once more
+    bool is_held = false;       // once more
+    bool is_unwritten = false;  // held, and neither on disk nor on its way there
   };
 
   // What an entry says, its shard locked. With `adds_hold` a resident block is held once more.

@@ -316,6 +316,46 @@ void Residency::DemoteAhead() {
   }
 }
 
+bool Residency::WritesOnUse() const {
+  return parts_.disk != nullptr && parts_.options.disk_write != DiskWriteMode::kOnDemotion &&
+         parts_.disk_queue.has_room();
+}
+
+bool Residency::IsUnwritten(const IndexEntry& entry) {
+  constexpr uint16_t kUnderWay = kWriteQueued | kWriting | kDiskUnsettled | kDoomed;
+  return entry.is_in_host() && !entry.is_on_disk() && (entry.flags & kUnderWay) == 0;
+}
+
+void Residency::WriteUsed(EntryId id, const NamespacePtr& ns) {
+  if (!WritesOnUse()) return;
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    if (!ClaimWrite(shard.Get(id))) return;
+  }
+  QueueWrite(id, ns);
+}
+
+bool Residency::ClaimWrite(IndexEntry& entry) {
+  if (!IsUnwritten(entry)) return false;
+  entry.Set(kWriteQueued);
+  ++entry.refs;  // the disk writer's
+  return true;
+}
+
+void Residency::QueueWrite(EntryId id, const NamespacePtr& ns) {
+  if (parts_.disk->health().is_writable() &&
+      parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/false, nullptr})) {
+    return;
+  }
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    shard.Get(id).Clear(kWriteQueued);
+  }
+  DropRef(id);
+}
+
 // A block that was committed in the moment in which its namespace was closed. The caller has a
 // reference.
 void Residency::DropOrphan(EntryId id) {

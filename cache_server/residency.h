@@ -78,6 +78,20 @@ class Residency {
   // Keeps some of the host tier free by writing the coldest blocks to disk and evicting them
   // (DiskWriteMode::kOnDemotion). Does nothing when enough is free or on its way.
   void DemoteAhead();
+  // Uses of blocks call for writes to disk: the mode is not kOnDemotion, and the queue has room.
+  // Takes no lock.
+  bool WritesOnUse() const;
+  // In the host tier only, and not on its way to disk. REQUIRES: the entry's shard is locked.
+  static bool IsUnwritten(const IndexEntry& entry);
+  // The block was used: queues it to be written, if that calls for it. REQUIRES: the caller holds
+  // the block.
+  void WriteUsed(EntryId id, const NamespacePtr& ns);
+  // The same in two steps. True: it is to be written, and QueueWrite must follow, without the lock.
+  // REQUIRES: WritesOnUse; the entry's shard is locked.
+  static bool ClaimWrite(IndexEntry& entry);
+  // Queues what was claimed. Where the queue is full, or the disk is not writable, the next use
+  // claims it again.
+  void QueueWrite(EntryId id, const NamespacePtr& ns);
   // The write of a demotion of `bytes` is over: drops the host copy if the block is on disk and not
   // in use; else it is a candidate again.
   void EndDemotion(EntryId id, uint64_t bytes);

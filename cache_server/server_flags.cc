@@ -20,7 +20,8 @@ ABSL_FLAG(std::string, disk_dir, ibid::ServerOptions().disk_dir,
 ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
           "Budget of the disk tier, as 100GiB; real allocation counts.");
 ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
-          "When blocks go to disk: through (in the background after each publish) or on_demotion.");
+          "When blocks go to disk: through (in the background after each publish), on_demotion, or "
+          "on_second_use.");
 ABSL_FLAG(std::string, eviction_policy, ibid::ServerOptions().eviction_policy,
           "Which block leaves a full tier: hazard (learned), lru, arc, s3fifo-10 or s3fifo-60.");
 ABSL_FLAG(uint32_t, must_stay_percent_max, ibid::ServerOptions().must_stay_percent_max,

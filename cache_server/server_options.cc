@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -71,6 +72,13 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   return absl::OkStatus();
 }
 
+std::optional<DiskWriteMode> DiskWriteModeOf(absl::string_view name) {
+  if (name == "through") return DiskWriteMode::kThrough;
+  if (name == "on_demotion") return DiskWriteMode::kOnDemotion;
+  if (name == "on_second_use") return DiskWriteMode::kOnSecondUse;
+  return std::nullopt;
+}
+
 absl::Status CheckPositive(absl::string_view flag, absl::Duration value) {
   if (value >= absl::Milliseconds(100) && value <= absl::Hours(24)) return absl::OkStatus();
   return Wrong(flag, absl::FormatDuration(value), "use a duration from 100ms to 24h");
@@ -101,8 +109,8 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max),
                  absl::StrCat("use at least --extent_bytes=", extent));
   }
-  if (disk_write != "through" && disk_write != "on_demotion") {
-    return Wrong("disk_write", disk_write, "use through or on_demotion");
+  if (!DiskWriteModeOf(disk_write).has_value()) {
+    return Wrong("disk_write", disk_write, "use through, on_demotion or on_second_use");
   }
   const auto policies = EvictionPolicyNames();
   if (std::find(policies.begin(), policies.end(), eviction_policy) == policies.end()) {
@@ -144,8 +152,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   }
   options.disk_directory = disk_dir;
   options.disk_bytes_max = disk_bytes_max.bytes;
-  options.disk_write =
-      disk_write == "through" ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
+  options.disk_write = DiskWriteModeOf(disk_write).value_or(DiskWriteMode::kThrough);
   options.eviction_policy = eviction_policy;
   options.must_stay_percent_max = must_stay_percent_max;
   options.extent_bytes = extent_bytes.bytes;

@@ -27,7 +27,7 @@ struct ServerOptions {
   std::string gpu_device = "host";  // the only one so far: a stand-in in host memory
   std::string disk_dir;             // empty: no disk tier
   ByteCount disk_bytes_max{uint64_t{16} << 30};
-  std::string disk_write = "through";  // or on_demotion
+  std::string disk_write = "through";  // or on_demotion, on_second_use
   std::string eviction_policy = "hazard";
   uint32_t must_stay_percent_max = 50;
   ByteCount extent_bytes{uint64_t{64} << 20};

@@ -14,11 +14,10 @@ namespace {
 bool IsHelp(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 int Main(const std::vector<std::string>& words) {
-  const std::vector<const Command*> commands = {&kStatusCommand, &kTopCommand,      &kStatsCommand,
-                                                &kMatchCommand,  &kGenerateCommand, &kDropCommand,
-                                                &kVerifyCommand, &kFlushCommand,    &kDrainCommand,
-                                                &kPinCommand,    &kUnpinCommand,    &kWatchCommand,
-                                                &kReplayCommand};
+  const std::vector<const Command*> commands = {
+      &kStatusCommand, &kTopCommand,    &kStatsCommand, &kMatchCommand, &kGenerateCommand,
+      &kDropCommand,   &kVerifyCommand, &kFlushCommand, &kDrainCommand, &kPinCommand,
+      &kUnpinCommand,  &kWatchCommand,  &kReplayCommand};
   if (words.empty()) {
     std::fputs(ProgramHelp(commands).c_str(), stderr);
     return kExitUsage;

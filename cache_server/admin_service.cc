@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_server/tenant_table.h"
 #include "core/check.h"
 #include "core/executor.h"
 #include "core/limit.h"
@@ -16,6 +17,7 @@
 #include "core/mutex.h"
 #include "ibid/v1/admin.grpc.pb.h"
 #include "transport/key_bytes.h"
+#include "transport/limits.h"
 #include "transport/peer.h"
 #include "transport/status_conversion.h"
 
@@ -251,6 +253,64 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
       }
       return absl::OkStatus();
     });
+  }
+
+  ServerUnaryReactor* SetQuota(CallbackServerContext* context, const v1::SetQuotaRequest* request,
+                               v1::SetQuotaResponse* response) override {
+    ServerUnaryReactor* const reactor = context->DefaultReactor();
+    response->set_incarnation(incarnation_);
+    absl::Status status = Admit(*context, "SetQuota");
+    if (status.ok()) status = SetQuotaNow(*request);
+    reactor->Finish(ToGrpcStatus(status, incarnation_));
+    return reactor;
+  }
+
+  absl::Status SetQuotaNow(const v1::SetQuotaRequest& request) {
+    if (request.tenant().size() > kTextFieldBytesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("SetQuota: tenant has ", request.tenant().size(),
+                       " bytes, over kTextFieldBytesMax=", kTextFieldBytesMax));
+    }
+    if (request.is_default() && (!request.tenant().empty() || !request.has_quota())) {
+      return absl::InvalidArgumentError(
+          "SetQuota: the default quota is of no tenant, and is not taken away");
+    }
+    TenantQuota quota;
+    if (request.quota().has_publish_bytes_per_second_max()) {
+      quota.publish_bytes_per_second_max = request.quota().publish_bytes_per_second_max();
+    }
+    if (request.is_default()) {
+      options_.store->tenants().SetDefault(quota);
+      return absl::OkStatus();
+    }
+    return options_.store->tenants().SetQuota(
+        request.tenant(), request.has_quota() ? std::optional(quota) : std::nullopt);
+  }
+
+  ServerUnaryReactor* ListQuotas(CallbackServerContext* context, const v1::ListQuotasRequest*,
+                                 v1::ListQuotasResponse* response) override {
+    ServerUnaryReactor* const reactor = context->DefaultReactor();
+    response->set_incarnation(incarnation_);
+    const absl::Status status = Admit(*context, "ListQuotas");
+    if (status.ok()) {
+      FillQuota(options_.store->tenants().default_quota(), response->mutable_default_quota());
+      for (const TenantInfo& from : options_.store->tenants().List()) {
+        v1::TenantState* const to = response->add_tenants();
+        to->set_tenant(from.name);
+        FillQuota(from.quota, to->mutable_quota());
+        to->set_has_default(from.is_default);
+        to->set_published_bytes(from.published_bytes);
+        to->set_refused_blocks(from.refused_blocks);
+      }
+    }
+    reactor->Finish(ToGrpcStatus(status, incarnation_));
+    return reactor;
+  }
+
+  static void FillQuota(const TenantQuota& from, v1::Quota* to) {
+    if (from.publish_bytes_per_second_max != TenantQuota::kNoLimit) {
+      to->set_publish_bytes_per_second_max(from.publish_bytes_per_second_max);
+    }
   }
 
   static absl::Duration DurationOf(uint64_t ms) {

@@ -377,8 +377,10 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
 }
 
 uint64_t BlockStore::incarnation() const { return impl_->incarnation; }
+TenantTable& BlockStore::tenants() { return impl_->parts.tenants; }
 
-absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const KvLayout& layout) {
+absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const KvLayout& layout,
+                                                   absl::string_view tenant) {
   IBID_RETURN_IF_ERROR(layout.Validate());
   const uint32_t slot_pages =
       static_cast<uint32_t>(RoundUp(layout.PayloadBytes(), kPageBytes) / kPageBytes);
@@ -393,6 +395,8 @@ absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const 
     info = impl_->parts.namespaces.Open(ns, layout);
   }
   IBID_RETURN_IF_ERROR(info.status());
+  IBID_ASSIGN_OR_RETURN(const uint32_t number, impl_->parts.tenants.Open(tenant));
+  (*info)->OwnIfNobodys(number);
   if (!(*info)->is_announced.exchange(true)) {
     IBID_LOG(info, "namespace {} opened: {}", DigestToShortHex(ns.digest), layout.ToString());
   }
@@ -519,7 +523,6 @@ absl::StatusOr<PinResult> BlockStore::Pin(PinId id, const NamespaceId& ns,
 }
 
 absl::Status BlockStore::Unpin(PinId id) { return impl_->pins.Unpin(id); }
-
 std::vector<PinInfo> BlockStore::Pins() const { return impl_->pins.List(); }
 
 void BlockStore::RefuseBlocks() { impl_->parts.is_refusing_blocks = true; }

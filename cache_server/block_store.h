@@ -32,6 +32,7 @@ namespace ibid {
 
 class BlockWatch;  // block_watch.h
 struct WatchOptions;
+class TenantTable;  // tenant_table.h
 
 class BlockStoreImpl;
 
@@ -106,7 +107,11 @@ class BlockStore {
 
   // Errors: InvalidArgument (layout), FailedPrecondition (the id is open with another layout),
   // ResourceExhausted (namespaces_max). Idempotent. Returns the payload's size in bytes.
-  absl::StatusOr<uint64_t> OpenNamespace(const NamespaceId& ns, const KvLayout& layout);
+  // The first tenant that opens a namespace in a run of the server owns it: what is published there
+  // counts for that one, whoever shares it.
+  absl::StatusOr<uint64_t> OpenNamespace(const NamespaceId& ns, const KvLayout& layout,
+                                         absl::string_view tenant = "");
+  TenantTable& tenants();
 
   // Errors: FailedPrecondition (unknown namespace).
   absl::StatusOr<KvLayout> LayoutOf(const NamespaceId& ns) const;

@@ -45,6 +45,7 @@ absl::Status BlockStoreOptions::Validate() const {
       {"leased_blocks_per_session_max", o.leased_blocks_per_session_max},
       {"reservations_per_session_max", o.reservations_per_session_max},
       {"namespaces_max", o.namespaces_max},
+      {"tenants_max", o.tenants_max},
       {"chain_keys_max", o.chain_keys_max},
       {"disk_write_queue_max", o.disk_write_queue_max},
       {"event_log_max", o.event_log_max},

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/status_page.h"
+#include "cache_server/tenants_file.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -37,6 +38,10 @@ absl::Status CacheServer::Open(const Clock* clock) {
   store_options.clock = clock;
   store_options.metrics = metrics_.get();
   IBID_ASSIGN_OR_RETURN(store_, BlockStore::Open(std::move(store_options)));
+
+  if (!options_.tenants_file.empty()) {
+    IBID_RETURN_IF_ERROR(ReadTenantsFile(options_.tenants_file, &store_->tenants()));
+  }
 
   CacheServiceOptions service_options;
   service_options.store = store_.get();

@@ -232,7 +232,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     }
     IBID_RETURN_IF_ERROR(CheckGoldenKey(ns, request.golden_key()));
     IBID_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Parse(spec.layout));
-    IBID_ASSIGN_OR_RETURN(const uint64_t payload_bytes, store().OpenNamespace(ns, layout));
+    IBID_ASSIGN_OR_RETURN(const uint64_t payload_bytes,
+                          store().OpenNamespace(ns, layout, request.tenant()));
     response->set_payload_bytes(payload_bytes);
     return absl::OkStatus();
   }

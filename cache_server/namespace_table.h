@@ -19,15 +19,23 @@
 
 namespace ibid {
 
+inline constexpr uint32_t kNoTenant = 0xFFFFFFFF;
+
 struct NamespaceInfo {
   NamespaceId id;
   uint32_t number = 0;  // names it in the index and on disk; never used again
   KvLayout layout;
   uint64_t payload_bytes = 0;
-  uint32_t slot_pages = 0;                // that a payload takes
-  std::atomic<bool> is_on_disk{false};    // the disk directory has its record
-  std::atomic<bool> is_announced{false};  // a client has opened it, and the log says so
-  std::atomic<bool> is_closed{false};     // it was given up to make room for another
+  uint32_t slot_pages = 0;                  // that a payload takes
+  std::atomic<bool> is_on_disk{false};      // the disk directory has its record
+  std::atomic<bool> is_announced{false};    // a client has opened it, and the log says so
+  std::atomic<uint32_t> tenant{kNoTenant};  // the first that opened it in this run of the server
+  std::atomic<bool> is_closed{false};       // it was given up to make room for another
+
+  void OwnIfNobodys(uint32_t new_tenant) {
+    uint32_t nobody = kNoTenant;
+    tenant.compare_exchange_strong(nobody, new_tenant);
+  }
 };
 using NamespacePtr = std::shared_ptr<NamespaceInfo>;
 

@@ -176,6 +176,14 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     if (absl::IsResourceExhausted(booked)) parts_.counters.rejected_blocks.Add();
     return booked;
   }
+  if (const uint32_t tenant = info->tenant.load(); tenant != kNoTenant) {
+    const absl::Status paid = parts_.tenants.TakePublish(tenant, info->payload_bytes, parts_.Now());
+    if (!paid.ok()) {
+      Abort(slot);
+      parts_.counters.rejected_blocks.Add();
+      return paid;
+    }
+  }
   EntryId parent;
   IndexShard& shard = parts_.index.ShardOf(id);
   {

@@ -24,6 +24,8 @@ ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
           "on_second_use.");
 ABSL_FLAG(std::string, eviction_policy, ibid::ServerOptions().eviction_policy,
           "Which block leaves a full tier: hazard (learned), lru, arc, s3fifo-10 or s3fifo-60.");
+ABSL_FLAG(std::string, tenants_file, "",
+          "JSON file with the quotas of tenants; empty: no quotas at the start.");
 ABSL_FLAG(uint32_t, must_stay_percent_max, ibid::ServerOptions().must_stay_percent_max,
           "How much of each tier, in percent, blocks may take that are pinned to stay.");
 ABSL_FLAG(
@@ -75,6 +77,7 @@ ServerOptions ServerOptionsFromFlags() {
   options.disk_bytes_max = absl::GetFlag(FLAGS_disk_bytes_max);
   options.disk_write = absl::GetFlag(FLAGS_disk_write);
   options.eviction_policy = absl::GetFlag(FLAGS_eviction_policy);
+  options.tenants_file = absl::GetFlag(FLAGS_tenants_file);
   options.must_stay_percent_max = absl::GetFlag(FLAGS_must_stay_percent_max);
   options.extent_bytes = absl::GetFlag(FLAGS_extent_bytes);
   options.lease_ttl = absl::GetFlag(FLAGS_lease_ttl);

@@ -21,6 +21,7 @@
 #include "cache_server/read_buffers.h"
 #include "cache_server/session_table.h"
 #include "cache_server/store_counters.h"
+#include "cache_server/tenant_table.h"
 
 namespace ibid {
 
@@ -36,6 +37,7 @@ struct StoreParts {
         counters(options.metrics),
         events(options.event_log_max, options.watchers_max, options.metrics),
         namespaces(options.namespaces_max),
+        tenants(options.tenants_max),
         sessions(options),
         book(options.eviction_policy),
         pins(options, &index, &book),
@@ -54,6 +56,7 @@ struct StoreParts {
   EventLog events;
   Demand demand{counters};
   NamespaceTable namespaces;
+  TenantTable tenants;
   SessionTable sessions;
   BlockIndex index;
   EvictionBook book;

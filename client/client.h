@@ -27,6 +27,7 @@ struct ClientOptions {
   std::vector<std::string>
       servers;  // host:port; the same set, in any order, gives the same placement
   std::string client_name = "ibid-client";
+  std::string tenant;  // for whom it publishes: its quotas hold; at most kTextFieldBytesMax
   absl::Duration connect_timeout = absl::Seconds(2);
   absl::Duration match_timeout = absl::Milliseconds(500);
   absl::Duration fetch_timeout = absl::Seconds(5);

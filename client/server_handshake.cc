@@ -65,7 +65,8 @@ absl::Status ServerLink::ShakeHands(const LinkCall& call, uint32_t index) {
     spec = namespaces_[index].spec;
     payload_bytes = namespaces_[index].payload_bytes;
   }
-  const absl::StatusOr<OpenNamespaceReply> reply = call.channel->OpenNamespace(spec, call.timeout);
+  const absl::StatusOr<OpenNamespaceReply> reply =
+      call.channel->OpenNamespace(spec, options_->tenant, call.timeout);
   Report(CallKind::kOpenNamespace, reply.status(), call.timeout);
   absl::Status status = reply.status();
   if (reply.ok() && !CheckIncarnation(call, reply->incarnation).ok()) {

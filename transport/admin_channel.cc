@@ -99,7 +99,57 @@ class GrpcAdminChannel final : public AdminChannel {
     return pins;
   }
 
+  absl::Status SetQuota(absl::string_view tenant, const std::optional<QuotaValues>& quota,
+                        absl::Duration timeout) override {
+    v1::SetQuotaRequest request;
+    request.set_tenant(std::string(tenant));
+    if (quota.has_value()) FillQuota(*quota, request.mutable_quota());
+    return SendQuota(request, timeout);
+  }
+
+  absl::Status SetDefaultQuota(const QuotaValues& quota, absl::Duration timeout) override {
+    v1::SetQuotaRequest request;
+    request.set_is_default(true);
+    FillQuota(quota, request.mutable_quota());
+    return SendQuota(request, timeout);
+  }
+
+  absl::StatusOr<QuotaList> ListQuotas(absl::Duration timeout) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::ListQuotasResponse response;
+    IBID_RETURN_IF_ERROR(FromGrpcStatus(stub_->ListQuotas(&context, {}, &response)));
+    QuotaList list;
+    list.default_quota = QuotaOf(response.default_quota());
+    for (const v1::TenantState& from : response.tenants()) {
+      list.tenants.push_back({from.tenant(), QuotaOf(from.quota()), from.has_default(),
+                              from.published_bytes(), from.refused_blocks()});
+    }
+    return list;
+  }
+
  private:
+  static void FillQuota(const QuotaValues& from, v1::Quota* to) {
+    if (from.publish_bytes_per_second_max.has_value()) {
+      to->set_publish_bytes_per_second_max(*from.publish_bytes_per_second_max);
+    }
+  }
+
+  static QuotaValues QuotaOf(const v1::Quota& from) {
+    QuotaValues quota;
+    if (from.has_publish_bytes_per_second_max()) {
+      quota.publish_bytes_per_second_max = from.publish_bytes_per_second_max();
+    }
+    return quota;
+  }
+
+  absl::Status SendQuota(const v1::SetQuotaRequest& request, absl::Duration timeout) {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::SetQuotaResponse response;
+    return FromGrpcStatus(stub_->SetQuota(&context, request, &response));
+  }
+
   template <typename Request, typename Response>
   absl::StatusOr<KeepReply> Keep(grpc::Status (v1::AdminService::Stub::*method)(
                                      grpc::ClientContext*, const Request&, Response*),

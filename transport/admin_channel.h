@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -63,6 +65,24 @@ struct PinState {
   uint64_t blocks = 0, stored_blocks = 0, host_blocks = 0, disk_blocks = 0;
 };
 
+// Nothing: no limit.
+struct QuotaValues {
+  std::optional<uint64_t> publish_bytes_per_second_max;
+};
+
+// As in v1::TenantState, field by field.
+struct TenantState {
+  std::string tenant;
+  QuotaValues quota;
+  bool has_default = false;
+  uint64_t published_bytes = 0, refused_blocks = 0;
+};
+
+struct QuotaList {
+  QuotaValues default_quota;
+  std::vector<TenantState> tenants;
+};
+
 class AdminChannel {
  public:
   // Errors: those of MakeChannel. Does not connect yet.
@@ -84,6 +104,12 @@ class AdminChannel {
   // Errors: NotFound.
   virtual absl::Status Unpin(uint64_t pin_id, absl::Duration timeout) = 0;
   virtual absl::StatusOr<std::vector<PinState>> ListPins(absl::Duration timeout) = 0;
+
+  // Of one tenant; `quota` nothing: it has the default again.
+  virtual absl::Status SetQuota(absl::string_view tenant, const std::optional<QuotaValues>& quota,
+                                absl::Duration timeout) = 0;
+  virtual absl::Status SetDefaultQuota(const QuotaValues& quota, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<QuotaList> ListQuotas(absl::Duration timeout) = 0;
 };
 
 }  // namespace ibid

@@ -99,6 +99,7 @@ class GrpcCacheChannel final : public CacheChannel {
   }
 
   absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec,
+                                                   absl::string_view tenant,
                                                    absl::Duration timeout) override {
     const NamespaceId ns = MakeNamespaceId(spec);
     std::vector<uint32_t> tokens(kGoldenTokensCount);
@@ -106,6 +107,7 @@ class GrpcCacheChannel final : public CacheChannel {
     v1::OpenNamespaceRequest request;
     request.set_namespace_id(DigestString(ns.digest));
     FillFields(spec, request.mutable_fields());
+    request.set_tenant(std::string(tenant));
     request.set_golden_key(DigestString(MakeBlockKey(RootParent(ns), tokens).digest));
     IBID_ASSIGN_OR_RETURN(const v1::OpenNamespaceResponse response,
                           Call(&v1::CacheService::Stub::OpenNamespace, request, timeout));

@@ -174,8 +174,14 @@ class CacheChannel {
   // The handshake. Computes the id and the golden key that the server compares with its own.
   // Errors: FailedPrecondition (another layout under this id), InvalidArgument (malformed; hashes
   // otherwise).
+  // `tenant`: for whom; may be empty.
   virtual absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec,
+                                                           absl::string_view tenant,
                                                            absl::Duration timeout) = 0;
+  absl::StatusOr<OpenNamespaceReply> OpenNamespace(const NamespaceSpec& spec,
+                                                   absl::Duration timeout) {
+    return OpenNamespace(spec, "", timeout);
+  }
 
   // Blocks until the server has answered or `timeout`. `on_broken` is called at most once, on a
   // thread of gRPC, when the session breaks by itself; it must not block, and must not destroy the

@@ -32,6 +32,7 @@ ABSL_FLAG(absl::Duration, match_timeout, absl::Milliseconds(500),
           "for one match; then the prompt is computed");
 ABSL_FLAG(absl::Duration, fetch_timeout, absl::Seconds(5),
           "for the store in all; then the rest is computed");
+ABSL_FLAG(std::string, tenant, "", "tenant at the store, whose quotas hold for what is published");
 ABSL_FLAG(absl::Duration, publish_timeout, absl::Seconds(10), "for one publication");
 ABSL_FLAG(absl::Duration, single_flight_wait, absl::Seconds(10),
           "the longest that a prompt waits for blocks which other workers compute; 0: never");
@@ -79,6 +80,7 @@ WorkerOptions WorkerOptionsFromFlags() {
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.match_timeout = absl::GetFlag(FLAGS_match_timeout);
   options.fetch_timeout = absl::GetFlag(FLAGS_fetch_timeout);
+  options.tenant = absl::GetFlag(FLAGS_tenant);
   options.publish_timeout = absl::GetFlag(FLAGS_publish_timeout);
   options.single_flight_wait = absl::GetFlag(FLAGS_single_flight_wait);
   options.shutdown_timeout = absl::GetFlag(FLAGS_shutdown_timeout);

@@ -155,6 +155,7 @@ ClientOptions WorkerOptions::ToClientOptions() const {
   ClientOptions result;
   result.servers = absl::StrSplit(servers, ',', absl::SkipEmpty());
   result.client_name = "ibid-worker";
+  result.tenant = tenant;
   result.connect_timeout = connect_timeout;
   result.match_timeout = match_timeout;
   result.fetch_timeout = fetch_timeout;

@@ -32,6 +32,7 @@ struct WorkerOptions {
   uint32_t max_waiting_requests = 256;
   uint32_t max_prompt_tokens = 1u << 20;
   uint32_t max_output_tokens = 1u << 16;
+  std::string tenant;   // at the store, for its quotas
   bool publish = true;  // false: nothing that this worker computes goes to the store
   absl::Duration connect_timeout = absl::Seconds(2);
   absl::Duration match_timeout = absl::Milliseconds(500);

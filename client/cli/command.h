@@ -35,7 +35,7 @@ struct Command {
 
 extern const Command kStatusCommand, kStatsCommand, kMatchCommand, kGenerateCommand, kDropCommand,
     kVerifyCommand, kTopCommand, kFlushCommand, kDrainCommand, kPinCommand, kUnpinCommand,
-    kWatchCommand, kReplayCommand;
+    kQuotaCommand, kWatchCommand, kReplayCommand;
 
 CommandLineSpec SpecOf(const Command& command);
 // Sets the flags from `arguments` (what follows the command's name), or ends the program. Texts are

@@ -90,3 +90,9 @@ ABSL_FLAG(uint64_t, bytes_per_token, 0,
 ABSL_FLAG(std::string, layout, "",
           "layout of the blocks as `ibid status --worker=...` prints it, for the bytes of a token");
 ABSL_FLAG(std::string, plot, "", "SVG file to draw the ratios into");
+
+ABSL_FLAG(std::string, tenant, "", "tenant whose quota is set; empty: clients that name none");
+// --default: see CommandLineSpec.
+ABSL_FLAG(bool, default_, false, "set the quota of all tenants that have none of their own");
+ABSL_FLAG(std::string, publish_bytes_per_second_max, "",
+          "bytes that the tenant may publish a second; none: no limit; default: as the others");

@@ -42,6 +42,10 @@ ABSL_DECLARE_FLAG(std::string, priority);
 ABSL_DECLARE_FLAG(std::string, pin);
 ABSL_DECLARE_FLAG(bool, list);
 
+ABSL_DECLARE_FLAG(std::string, tenant);
+ABSL_DECLARE_FLAG(bool, default_);
+ABSL_DECLARE_FLAG(std::string, publish_bytes_per_second_max);
+
 ABSL_DECLARE_FLAG(bool, snapshot);
 ABSL_DECLARE_FLAG(absl::Duration, for_);
 ABSL_DECLARE_FLAG(uint64_t, count);

@@ -17,7 +17,7 @@ int Main(const std::vector<std::string>& words) {
   const std::vector<const Command*> commands = {
       &kStatusCommand, &kTopCommand,    &kStatsCommand, &kMatchCommand, &kGenerateCommand,
       &kDropCommand,   &kVerifyCommand, &kFlushCommand, &kDrainCommand, &kPinCommand,
-      &kUnpinCommand,  &kWatchCommand,  &kReplayCommand};
+      &kUnpinCommand,  &kQuotaCommand,  &kWatchCommand, &kReplayCommand};
   if (words.empty()) {
     std::fputs(ProgramHelp(commands).c_str(), stderr);
     return kExitUsage;

@@ -81,6 +81,10 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--pin=0"},
       {"pin", "--tokens=1", "--namespace=" + std::string(64, '0'), "--block_tokens=8"},
       {"unpin"},
+      {"quota", "--tenant=a"},
+      {"quota", "--publish_bytes_per_second_max=5"},
+      {"quota", "--tenant=a", "--publish_bytes_per_second_max=fast"},
+      {"quota", "--default", "--publish_bytes_per_second_max=default"},
       {"watch", "--namespace=12"},
       {"watch", "--for=-1s"},
       {"status", "--servers=nowhere"},
@@ -253,6 +257,22 @@ TEST_F(CliTest, APinIsMadeListedAndTakenBack) {
       Ibid({"pin", "--namespace=" + std::string(64, '0'), tokens, "--block_tokens=8"});
   EXPECT_EQ(unknown.exit_code, 4) << unknown.err;
   EXPECT_THAT(unknown.err, HasSubstr("is not open"));
+}
+
+TEST_F(CliTest, AQuotaIsSetAndShown) {
+  EXPECT_EQ(Ibid({"quota", "--tenant=batch", "--publish_bytes_per_second_max=1048576"}).exit_code,
+            0);
+  EXPECT_EQ(Ibid({"quota", "--default", "--publish_bytes_per_second_max=2097152"}).exit_code, 0);
+  const RunResult shown = Ibid({"quota"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("default 2.0 MiB/s to publish"));
+  EXPECT_THAT(shown.out, HasSubstr("batch                1.0 MiB/s; published"));
+  EXPECT_EQ(Ibid({"quota", "--tenant=batch", "--publish_bytes_per_second_max=default"}).exit_code,
+            0);
+  const auto json = nlohmann::json::parse(Ibid({"quota", "--json"}).out);
+  EXPECT_EQ(json["servers"][0]["default"]["publish_bytes_per_second_max"], 2097152);
+  EXPECT_EQ(Ibid({"quota", "--default", "--publish_bytes_per_second_max=none"}).exit_code, 0);
+  EXPECT_THAT(Ibid({"quota"}).out, HasSubstr("default no limit to publish"));
 }
 
 TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {

@@ -3,6 +3,8 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
+#include <fstream>
+
 #include "tests/cache_server/service/server_fixture.h"
 #include "tests/harness/http.h"
 #include "tests/harness/process.h"
@@ -178,6 +180,37 @@ TEST_F(AdminTest, APinIsKeptOverARestart) {
   EXPECT_TRUE(absl::IsNotFound(Admin()->Unpin(0xA1, kPatience)));
 }
 
+// 24: over its quota a client is told so block by block, and its stream goes on.
+TEST_F(AdminTest, AQuotaRefusesBlocksAndNothingElse) {
+  ServerOptions options = SmallServer();
+  options.tenants_file = folder_ / "tenants.json";
+  std::ofstream(options.tenants_file)
+      << R"({"tenants": {"batch": {"publish_bytes_per_second_max": 0}}})";
+  StartServer(options);
+  const auto channel = *CacheChannel::Create(server->address(), {});
+  ASSERT_TRUE(channel->OpenNamespace(spec_, "batch", kPatience).ok());
+  const auto client = Connect(spec_);  // of no tenant: it shares the namespace of "batch"
+  const SampleBlocks blocks = MakeBlocks(spec_, 3);
+  EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kRejected));
+  EXPECT_THAT(client->details[0], HasSubstr("tenant \"batch\" publishes faster than its quota: "
+                                            "publish_bytes_per_second_max=0"));
+  ASSERT_TRUE(Admin()->SetQuota("batch", QuotaValues{}, kPatience).ok());
+  EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
+  ASSERT_TRUE(Admin()->SetDefaultQuota({uint64_t{0}}, kPatience).ok());
+  ASSERT_TRUE(Admin()->SetQuota("batch", std::nullopt, kPatience).ok());
+  EXPECT_THAT(client->Publish(MakeBlocks(spec_, 2, 9'000)), Each(BlockOutcome::kRejected));
+  EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 3u) << "reads are free";
+
+  const auto list = Admin()->ListQuotas(kPatience);
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->default_quota.publish_bytes_per_second_max, 0u);
+  ASSERT_EQ(list->tenants.size(), 2u);
+  EXPECT_EQ(list->tenants[1].tenant, "batch");
+  EXPECT_TRUE(list->tenants[1].has_default);
+  EXPECT_EQ(list->tenants[1].refused_blocks, 5u);
+  EXPECT_EQ(list->tenants[1].published_bytes, 3 * SmallLayout().PayloadBytes());
+}
+
 // 44: who comes from elsewhere commands nothing.
 TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   const std::string outward = OutwardAddress();
@@ -189,7 +222,8 @@ TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   for (const absl::Status& status :
        {admin->Drain(kPatience).status(), admin->Flush(kPatience).status(),
         admin->Verify(0, kPatience, GoOn).status(), admin->Pin({}, kPatience).status(),
-        admin->Unpin(1, kPatience), admin->ListPins(kPatience).status()}) {
+        admin->Unpin(1, kPatience), admin->ListPins(kPatience).status(),
+        admin->SetQuota("", std::nullopt, kPatience), admin->ListQuotas(kPatience).status()}) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_ca"));
   }

@@ -1,0 +1,81 @@
+// The tenants of a store: who they are, what each may have, and how fast each publishes.
+//
+// A tenant is known once one of its namespaces is opened or a quota is set for it. One without a
+// quota of its own has the default quota, for itself alone. The unnamed tenant is one of them.
+//
+// Thread safety: every method, from any thread.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/mutex.h"
+
+namespace ibid {
+
+struct TenantQuota {
+  static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+  uint64_t publish_bytes_per_second_max = kNoLimit;
+  bool operator==(const TenantQuota&) const = default;
+};
+
+struct TenantInfo {
+  std::string name;  // empty: of clients that name none
+  TenantQuota quota;
+  bool is_default = false;  // it has no quota of its own
+  uint64_t published_bytes = 0;
+  uint64_t refused_blocks = 0;
+};
+
+class TenantTable {
+ public:
+  explicit TenantTable(uint32_t tenants_max) : tenants_max_(tenants_max) {}
+
+  // The number of the tenant, made if need be. Errors: ResourceExhausted (tenants_max).
+  absl::StatusOr<uint32_t> Open(absl::string_view name);
+  std::string NameOf(uint32_t tenant) const;
+
+  // `quota` null: the tenant has the default again. Errors: ResourceExhausted (tenants_max).
+  absl::Status SetQuota(absl::string_view name, const std::optional<TenantQuota>& quota);
+  void SetDefault(const TenantQuota& quota);
+  TenantQuota default_quota() const;
+
+  // The tenant publishes a block of `bytes`. Over any time longer than kBurst it publishes its
+  // quota and one block at most. Errors: ResourceExhausted, with the tenant and when to try again.
+  absl::Status TakePublish(uint32_t tenant, uint64_t bytes, absl::Time now);
+
+  // In order of their names.
+  std::vector<TenantInfo> List() const;
+
+  // What a tenant that was silent may publish at once.
+  static constexpr absl::Duration kBurst = absl::Seconds(1);
+
+ private:
+  struct Tenant {
+    std::string name;
+    std::optional<TenantQuota> quota;
+    absl::Time free_at = absl::InfinitePast();  // when all that was published has been paid for
+    uint64_t published_bytes = 0;
+    uint64_t refused_blocks = 0;
+  };
+  absl::StatusOr<uint32_t> OpenLocked(absl::string_view name) IBID_REQUIRES(mutex_);
+  const TenantQuota& QuotaOf(const Tenant& tenant) const IBID_REQUIRES(mutex_) {
+    return tenant.quota.has_value() ? *tenant.quota : default_;
+  }
+
+  const uint32_t tenants_max_;
+  mutable Mutex mutex_;
+  std::vector<Tenant> tenants_ IBID_GUARDED_BY(mutex_);  // by number
+  std::map<std::string, uint32_t, std::less<>> numbers_ IBID_GUARDED_BY(mutex_);
+  TenantQuota default_ IBID_GUARDED_BY(mutex_);
+};
+
+}  // namespace ibid

@@ -105,8 +105,8 @@ void ExpectServerFollowsReplay(const std::string& file, const std::string& polic
   ASSERT_TRUE(replayed.ok()) << replayed.status();
   const double served = ServerReplay(*trace, policy, capacity).TokenHitRatio();
   EXPECT_NEAR(served, replayed->token_hit_ratio(), kTolerance);
-  RecordProperty("served", std::to_string(served));
-  RecordProperty("replayed", std::to_string(replayed->token_hit_ratio()));
+  ::testing::Test::RecordProperty("served", std::to_string(served));
+  ::testing::Test::RecordProperty("replayed", std::to_string(replayed->token_hit_ratio()));
   std::printf("%s at %g: server %.4f, replay %.4f\n", policy.c_str(), fraction, served,
               replayed->token_hit_ratio());
 }

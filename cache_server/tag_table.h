@@ -7,9 +7,9 @@
 // Invariants:
 // - A key is in the bucket of its hash or, while that was full, in the nearest one after it with a
 //   free slot; passed_count of a bucket is the number of keys that lie after it for want of room.
-// - So a search may end at the first bucket that nothing has passed. At least a seventh of all
+// - So a search may end at the first bucket that nothing has passed. At least an eighth of all
 // slots
-//   is free: there is such a bucket soon.
+//   is free: there is such a bucket soon, but for tables of a few buckets.
 //
 // Thread safety: none (the owner's lock), except Prefetch. Memory: 5 to 10 bytes a key.
 #pragma once
@@ -32,7 +32,9 @@ class TagTable {
   template <typename IsMatch>
   uint32_t Find(uint64_t hash, const IsMatch& is_match) const {
     if (buckets_.empty()) return kNone;
-    for (size_t at = HomeOf(hash);; at = Next(at)) {
+    // Once around at most: in a small table all buckets may have been passed at some time.
+    size_t at = HomeOf(hash);
+    for (size_t looked = 0; looked < buckets_.size(); ++looked, at = Next(at)) {
       const Bucket& bucket = buckets_[at];
       for (const uint32_t slot : bucket.slots) {
         if (slot >> 24 == TagOf(hash) && slot != 0 && is_match(NumberOf(slot))) {
@@ -41,6 +43,7 @@ class TagTable {
       }
       if (bucket.passed_count == 0) return kNone;
     }
+    return kNone;
   }
 
   // The number that Find is likely to ask for first, or kNone. Looks at one bucket only.

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "cache_server/eviction_book.h"
 #include "cache_server/extent_allocator.h"
+#include "cache_server/tag_table.h"
 
 namespace ibid {
 namespace {
@@ -89,6 +91,33 @@ TEST(BlockIndex, CollectsEveryEntryInPieces) {
   EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), 1'000u);
   EXPECT_EQ(ids.size(), 1'000u);
   EXPECT_GT(pieces, 10);
+}
+
+// Keys that come and go leave every bucket of a small table passed at some time: a search for a key
+// that is not there ends all the same.
+TEST(TagTable, FindsExactlyWhatIsThereAfterAnyComingAndGoingInAFewBuckets) {
+  std::mt19937_64 random(5);
+  TagTable table;
+  std::map<uint32_t, uint64_t> hashes;  // of the numbers that are in the table
+  const auto hash_of = [&](uint32_t number) { return hashes.at(number); };
+  for (int step = 0; step < 200'000; ++step) {
+    const uint32_t number = static_cast<uint32_t>(random() % 64);
+    const auto it = hashes.find(number);
+    if (it != hashes.end()) {
+      table.Erase(it->second, number);
+      hashes.erase(it);
+    } else if (hashes.size() < 26) {
+      const uint64_t hash = random();
+      table.Insert(hash, number, hash_of, [](uint32_t) {});
+      hashes[number] = hash;
+    }
+    const uint64_t other = random();
+    ASSERT_EQ(table.Find(other, [](uint32_t) { return false; }), TagTable::kNone);
+    for (const auto& [each, hash] : hashes) {
+      ASSERT_EQ(table.Find(hash, [each = each](uint32_t n) { return n == each; }), each);
+    }
+  }
+  EXPECT_EQ(table.buckets_count(), 2u);
 }
 
 // failures 31: what a block in both tiers takes of the server's own memory: its entry, its places

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -31,7 +32,7 @@ struct GpuMover::Promotion {
 };
 
 GpuMover::GpuMover(StoreParts& parts, Residency& residency)
-    : parts_(parts), residency_(residency), wishes_(parts.options.gpu_promote_queue_max) {}
+    : parts_(parts), residency_(residency) {}
 
 void GpuMover::Start() {
   thread_ = std::thread([this] { Run(); });
@@ -39,29 +40,32 @@ void GpuMover::Start() {
 }
 
 void GpuMover::Stop() {
-  wishes_.Close();
+  {
+    MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  has_wishes_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void GpuMover::Offer(std::span<const EntryId> ids, std::span<const BlockKey> keys) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    {
-      MutexLock lock(mutex_);
-      ++unfinished_count_;
-    }
-    if (wishes_.TryPush(Wish{ids[i], keys[i]})) continue;
-    parts_.counters.skipped_promotions.Add(ids.size() - i);
+  size_t count = 0;
+  {
     MutexLock lock(mutex_);
-    if (--unfinished_count_ == 0) idle_.NotifyAll();
-    return;
+    const size_t room = parts_.options.gpu_promote_queue_max - wishes_.size();
+    for (; count < std::min(room, ids.size()); ++count) {
+      wishes_.push_back(Wish{ids[count], keys[count]});
+    }
   }
+  if (count > 0) has_wishes_.NotifyOne();
+  if (count < ids.size()) parts_.counters.skipped_promotions.Add(ids.size() - count);
 }
 
 bool GpuMover::WaitUntilIdle(absl::Duration timeout) {
   const SteadyClock clock;
   const absl::Time until = clock.Now() + timeout;
   MutexLock lock(mutex_);
-  while (unfinished_count_ > 0) {
+  while (!wishes_.empty() || taken_count_ > 0) {
     const absl::Duration left = until - clock.Now();
     if (left <= absl::ZeroDuration()) return false;
     idle_.WaitFor(mutex_, left);
@@ -69,23 +73,23 @@ bool GpuMover::WaitUntilIdle(absl::Duration timeout) {
   return true;
 }
 
+std::vector<GpuMover::Wish> GpuMover::TakeWishes() {
+  std::vector<Wish> wishes;
+  MutexLock lock(mutex_);
+  taken_count_ = 0;  // those taken last are granted
+  if (wishes_.empty()) idle_.NotifyAll();
+  while (wishes_.empty() && !is_stopping_) has_wishes_.Wait(mutex_);
+  if (is_stopping_) return wishes;
+  for (; !wishes_.empty() && wishes.size() < kBatchMax; wishes_.pop_front()) {
+    wishes.push_back(wishes_.front());
+  }
+  taken_count_ = wishes.size();
+  return wishes;
+}
+
 void GpuMover::Run() {
-  while (true) {
-    std::vector<Wish> wishes;
-    std::optional<Wish> wish = wishes_.Pop(absl::Hours(1));
-    if (!wish.has_value()) {
-      if (wishes_.is_closed()) return;
-      continue;
-    }
-    while (wish.has_value()) {
-      wishes.push_back(*std::move(wish));
-      wish = wishes.size() < kBatchMax ? wishes_.Pop(absl::ZeroDuration()) : std::nullopt;
-    }
-    const size_t count = wishes.size();
+  for (auto wishes = TakeWishes(); !wishes.empty(); wishes = TakeWishes()) {
     Promote(std::move(wishes));
-    MutexLock lock(mutex_);
-    unfinished_count_ -= count;
-    if (unfinished_count_ == 0) idle_.NotifyAll();
   }
 }
 

@@ -8,13 +8,14 @@
 // Thread safety: Offer, WaitUntilIdle from any thread. Start and Stop: once.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "cache_server/residency.h"
-#include "core/bounded_queue.h"
+#include "core/mutex.h"
 
 namespace ibid {
 
@@ -55,10 +56,15 @@ class GpuMover {
 
   StoreParts& parts_;
   Residency& residency_;
-  BoundedQueue<Wish> wishes_;
+  // The next wishes, at most kBatchMax; none once it is stopped.
+  std::vector<Wish> TakeWishes();
+
   Mutex mutex_;
+  CondVar has_wishes_;
   CondVar idle_;
-  uint64_t unfinished_count_ IBID_GUARDED_BY(mutex_) = 0;  // wishes queued or being granted
+  std::deque<Wish> wishes_ IBID_GUARDED_BY(mutex_);
+  uint64_t taken_count_ IBID_GUARDED_BY(mutex_) = 0;  // wishes that are being granted
+  bool is_stopping_ IBID_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -9,8 +9,6 @@
 namespace ibid {
 namespace {
 
-constexpr size_t kPrefetchDistance = 12;
-
 uint64_t Excess(uint64_t limit, uint64_t used) { return used >= limit ? 0 : limit - used; }
 
 }  // namespace
@@ -32,12 +30,7 @@ void ArcPolicy::Leave(EntryId b) {
 }
 
 void ArcPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
-  for (size_t i = chain.size(); i > 0; --i) {
-    if (i > kPrefetchDistance) lists_.Prefetch(chain[i - 1 - kPrefetchDistance].id);
-    const EntryId b = chain[i - 1].id;
-    const Place place = lists_.PlaceOf(b);
-    if (place != Place::kOutside && place != Place::kNew) OnUse(b);
-  }
+  UseEach(lists_, chain);
 }
 
 void ArcPolicy::OnInsert(EntryId b, const BlockTraits& traits) {

@@ -15,7 +15,19 @@ namespace {
 constexpr std::array<absl::string_view, 5> kNames = {"hazard", "lru", "arc", "s3fifo-10",
                                                      "s3fifo-60"};
 
+// Blocks of a chain lie anywhere in the array of nodes: they are fetched this far ahead.
+constexpr size_t kPrefetchDistance = 12;
+
 }  // namespace
+
+void EvictionPolicy::UseEach(const BlockLists& lists, std::span<const ChainBlock> chain) {
+  for (size_t i = chain.size(); i > 0; --i) {
+    if (i > kPrefetchDistance) lists.Prefetch(chain[i - 1 - kPrefetchDistance].id);
+    const EntryId b = chain[i - 1].id;
+    const Place place = lists.PlaceOf(b);
+    if (place != Place::kOutside && place != Place::kNew) OnUse(b);
+  }
+}
 
 std::span<const absl::string_view> EvictionPolicyNames() { return kNames; }
 

@@ -67,6 +67,11 @@ class EvictionPolicy {
   virtual EntryId TakeVictim() = 0;
   // A taken block is a candidate again, about where it was.
   virtual void PutBack(EntryId b) = 0;
+
+ protected:
+  // An OnLookup of a policy to which a use is a use: OnUse of each block of the tier, last to
+  // first.
+  void UseEach(const BlockLists& lists, std::span<const ChainBlock> chain);
 };
 
 // The names that MakeEvictionPolicy knows, the default first.

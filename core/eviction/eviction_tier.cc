@@ -56,6 +56,7 @@ void EvictionTier::KeepBack(EntryId b, Place place) {
 
 void EvictionTier::Insert(EntryId b, EntryId parent, uint32_t slot_pages) {
   if (parent != kNoEntry) ++lists_.Ensure(parent).children_count;
+  has_had_blocks_ = true;
   BlockNode& node = lists_.Ensure(b);
   IBID_CHECK(node.place == static_cast<uint32_t>(Place::kOutside))
       << "block " << b << " came twice into a tier";
@@ -84,6 +85,7 @@ void EvictionTier::Admit(EntryId b, const BlockTraits& traits) {
 }
 
 void EvictionTier::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+  if (!has_had_blocks_) return;  // there is nothing to use, and nothing to learn yet
   for (size_t i = 0; i < chain.size(); ++i) {
     if (i + kPrefetchDistance < chain.size()) lists_.Prefetch(chain[i + kPrefetchDistance].id);
     EndKeptBack(chain[i].id);

@@ -87,6 +87,7 @@ class EvictionTier {
   ListOfEach inner_;
   ListOfEach deferred_;
   uint64_t kept_pages_ = 0;
+  bool has_had_blocks_ = false;
   std::unique_ptr<EvictionPolicy> policy_;
 };
 

@@ -75,6 +75,7 @@ class HazardPolicy final : public EvictionPolicy {
     Kind kind = Kind::kFound;
     bool is_losing = false;
   };
+  static_assert(sizeof(Segment) == 72);
   struct SegmentList {
     SegmentId first = kNone, last = kNone;
   };

@@ -9,7 +9,6 @@ namespace {
 // Bounds the search for the exact place of a block that is put back; beyond it the order is
 // approximate.
 constexpr int kPutBackStepsMax = 16;
-constexpr size_t kPrefetchDistance = 12;
 
 }  // namespace
 
@@ -18,12 +17,7 @@ void LruPolicy::Leave(EntryId b) {
 }
 
 void LruPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
-  for (size_t i = chain.size(); i > 0; --i) {
-    if (i > kPrefetchDistance) lists_.Prefetch(chain[i - 1 - kPrefetchDistance].id);
-    const EntryId b = chain[i - 1].id;
-    const Place place = lists_.PlaceOf(b);
-    if (place != Place::kOutside && place != Place::kNew) OnUse(b);
-  }
+  UseEach(lists_, chain);
 }
 
 void LruPolicy::OnInsert(EntryId b, const BlockTraits& traits) {

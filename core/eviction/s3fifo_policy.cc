@@ -24,10 +24,7 @@ void S3FifoPolicy::SetCapacity(uint64_t blocks) {
 }
 
 void S3FifoPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
-  for (const ChainBlock& key : chain) {
-    const Place place = lists_.PlaceOf(key.id);
-    if (place != Place::kOutside && place != Place::kNew) OnUse(key.id);
-  }
+  UseEach(lists_, chain);
 }
 
 void S3FifoPolicy::Arrive(EntryId b, Queue queue, uint32_t uses) {

@@ -163,24 +163,25 @@ TEST_F(GpuTest, WhatTheHostTierEvictsIsServedFromTheGpuTier) {
 }
 
 TEST_F(GpuTest, TheLastCopyIsCopiedDownBeforeItLeavesTheGpuTier) {
-  OpenStore(WithGpu(HostOnly(8, 8), 4));
+  BlockStoreOptions options = WithGpu(HostOnly(8, 8), 4);
+  options.eviction_policy = "lru";
+  OpenStore(options);
   const auto first = ChainOf(ns_, 1, 4);
+  const auto second = ChainOf(ns_, 2, 4);
+  const auto third = ChainOf(ns_, 3, 4);
   PublishChain(first);
   Ask(first);
-  // Pushes all of `first` out of the host tier, then itself into the gpu tier.
-  const auto second = ChainOf(ns_, 2, 4);
   PublishChain(second);
-  PublishChain(ChainOf(ns_, 3, 4));
+  PublishChain(third);  // the host copies of `first` leave
   ASSERT_EQ(Probe(first).gpu_blocks, 4u);
-  Ask(second);
-  EXPECT_EQ(Gpu().used_bytes, Gpu().blocks * 4096);
-  EXPECT_LE(Gpu().blocks, 4u);
-  for (const ChainLink& link : first) {  // whatever is found is right
-    const auto ref = AcquireOne(link.key);
-    if (ref.ok()) EXPECT_TRUE(HasRightBytes(*ref, link.key));
-  }
+  ASSERT_EQ(Probe(second).host_blocks, 4u);
+  Ask(second);  // and now its gpu copies
+  EXPECT_EQ(Probe(second).gpu_blocks, 4u);
+  EXPECT_EQ(Gpu().evictions, 4u);
+  EXPECT_EQ(Probe(first).host_blocks, 4u) << "of the host tier the coldest of all left for it";
+  EXPECT_EQ(Matched(third), 0u);
+  ExpectServed(first, "host");
   EXPECT_EQ(Host().used_bytes, Host().blocks * 4096);
-  EXPECT_EQ(Matched(first), 4u) << "of the host tier the coldest of all left for it";
 }
 
 TEST_F(GpuTest, AChainLongerThanTheGpuTierPassesThroughIt) {

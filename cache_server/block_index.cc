@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <random>
 
 #include "core/check.h"
@@ -26,6 +27,19 @@ uint64_t RandomSeed() {
 
 }  // namespace
 
+IndexEntry* IndexMemory::AddChunk() {
+  MutexLock lock(mutex_);
+  if (used_count_ == kPageCount) {
+    pages_.push_back(MakeHugePage());
+    used_count_ = 0;
+  }
+  IndexEntry* const entries = reinterpret_cast<IndexEntry*>(pages_.back().get()) + used_count_;
+  for (uint32_t i = 0; i < kChunkCount; ++i) new (&entries[i]) IndexEntry();
+  for (uint32_t i = 0; i < kChunkCount; ++i) new (&entries[i].details()) EntryDetails();
+  used_count_ += kChunkCount;
+  return entries;
+}
+
 // Seeded, because keys come from clients: none of them shall be able to fill one bucket.
 uint64_t IndexShard::HashOf(uint32_t ns, const BlockKey& key) const {
   uint64_t words[4];
@@ -40,52 +54,46 @@ EntryId IndexShard::IdAt(uint32_t place) const {
 
 IndexEntry& IndexShard::Get(EntryId id) {
   IBID_CHECK(id % BlockIndex::kShardsCount == number_) << "entry " << id << " is of another shard";
-  return entries_[id / BlockIndex::kShardsCount];
+  return EntryAt(id / BlockIndex::kShardsCount);
 }
 
-EntryId IndexShard::Find(uint32_t ns, const BlockKey& key) {
-  const uint32_t number =
-      table_.Find(HashOf(ns, key), [&](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS {
-        const IndexEntry& entry = entries_[each];
-        return entry.ns == ns && entry.key == key;
-      });
+EntryId IndexShard::Find(uint64_t hash, uint32_t ns, const BlockKey& key) {
+  const uint32_t number = table_.Find(hash, [&](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS {
+    const IndexEntry& entry = EntryAt(each);
+    return entry.ns == ns && entry.key == key;
+  });
   return number == TagTable::kNone ? kNoEntry : IdAt(number);
 }
 
-void IndexShard::PrefetchPlace(uint32_t ns, const BlockKey& key) const {
-  table_.Prefetch(HashOf(ns, key));
+void IndexShard::PrefetchEntry(uint64_t hash) {
+  const uint32_t number = table_.FirstCandidate(hash);
+  if (number != TagTable::kNone) __builtin_prefetch(&EntryAt(number));
 }
 
-void IndexShard::PrefetchEntry(uint32_t ns, const BlockKey& key) {
-  const uint32_t number = table_.FirstCandidate(HashOf(ns, key));
-  if (number != TagTable::kNone) Prefetch(entries_[number]);
-}
-
-// An entry lies in two cache lines.
-void IndexShard::Prefetch(const IndexEntry& entry) {
-  __builtin_prefetch(&entry);
-  __builtin_prefetch(reinterpret_cast<const std::byte*>(&entry) + sizeof(entry) - 1);
+void IndexShard::Clear(IndexEntry& entry) {
+  entry = IndexEntry{};
+  entry.details() = EntryDetails{};
 }
 
 EntryId IndexShard::Insert(uint32_t ns, const BlockKey& key) {
   EntryId id = free_;
   if (id != kNoEntry) {
-    free_ = Get(id).next_free;
+    free_ = Get(id).parent;
   } else {
     IBID_CHECK(used_count_ <= TagTable::kNumberMax) << "the index is full";
+    if (used_count_ % IndexMemory::kChunkCount == 0) chunks_.push_back(memory_->AddChunk());
     id = IdAt(used_count_++);
-    entries_.EnsureSize(used_count_);
   }
   IndexEntry& entry = Get(id);
-  entry = IndexEntry{};
+  Clear(entry);
   entry.key = key;
   entry.ns = ns;
   entry.flags = kMapped;
   table_.Insert(
       HashOf(ns, key), id / BlockIndex::kShardsCount,
       [this](uint32_t each)
-          IBID_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[each].ns, entries_[each].key); },
-      [this](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS { Prefetch(entries_[each]); });
+          IBID_NO_THREAD_SAFETY_ANALYSIS { return HashOf(EntryAt(each).ns, EntryAt(each).key); },
+      [this](uint32_t each) IBID_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&EntryAt(each)); });
   ++mapped_of_[ns];
   ++entries_count_;
   return id;
@@ -113,8 +121,8 @@ EntryId IndexShard::FreeIfUnused(EntryId id) {
   }
   if (entry.Has(kMapped)) Unmap(id);
   const EntryId parent = entry.parent;
-  entry = IndexEntry{};
-  entry.next_free = free_;
+  Clear(entry);
+  entry.parent = free_;
   free_ = id;
   --entries_count_;
   return parent;
@@ -133,6 +141,8 @@ BlockIndex::BlockIndex() {
   for (uint32_t i = 0; i < kShardsCount; ++i) {
     shards_[i].number_ = i;
     shards_[i].seed_ = seed;
+    shards_[i].memory_ = &memory_;
+    shards_[i].table_.TakeMemoryFrom(&pieces_);
   }
 }
 

@@ -19,7 +19,8 @@
 //                           of the same key may be made; freed when the last of these ends
 //
 // Thread safety: each shard has a lock; its methods require it. One shard at a time.
-// Memory: 88 bytes an entry, 5 to 10 of the table (tag_table.h).
+// Memory: 80 bytes an entry, 5 to 10 of the table (tag_table.h). What a lookup reads of an entry is
+// one cache line.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +34,8 @@
 #include "cache_server/extent_allocator.h"
 #include "cache_server/tag_table.h"
 #include "core/block_key.h"
-#include "core/chunked_array.h"
 #include "core/eviction/block_lists.h"
+#include "core/huge_page.h"
 #include "core/mutex.h"
 
 namespace ibid {
@@ -58,21 +59,28 @@ enum EntryFlag : uint16_t {
   kWriteQueued = 1 << 14,  // the disk writer will come to it
 };
 
-struct IndexEntry {
-  BlockKey key;
+// What only those read of an entry who go on with it.
+struct EntryDetails {
   uint64_t checksum = 0;
-  uint32_t ns = 0;  // NamespaceInfo::number
-  EntryId parent = kNoEntry;
+  uint32_t token_count = 0;
+  uint32_t position = 0;
+};
+
+// Lies in an IndexMemory, nowhere else.
+struct alignas(64) IndexEntry {
+  BlockKey key;
+  uint32_t ns = 0;            // NamespaceInfo::number
+  EntryId parent = kNoEntry;  // of a free entry: the next free one
   uint32_t host_page = kNoPage;
   uint32_t disk_page = kNoPage;
   uint32_t gpu_page = kNoPage;
-  uint32_t token_count = 0;
-  uint32_t position = 0;
   uint32_t holds = 0;  // leases and BlockRefs: the copies stay and do not move
   uint32_t refs = 0;   // what names the entry by id: children, leases, queued work
   uint16_t busy = 0;   // the store itself moves bytes of a copy
   uint16_t flags = 0;
-  EntryId next_free = kNoEntry;
+
+  EntryDetails& details();
+  const EntryDetails& details() const { return const_cast<IndexEntry*>(this)->details(); }
 
   bool Has(EntryFlag flag) const { return (flags & flag) != 0; }
   void Set(EntryFlag flag) { flags |= flag; }
@@ -84,20 +92,54 @@ struct IndexEntry {
   bool is_resident() const { return is_in_host() || is_on_disk() || is_in_gpu(); }
   bool is_in_use() const { return holds > 0 || busy > 0; }
 };
-static_assert(sizeof(IndexEntry) == 88);
+static_assert(sizeof(IndexEntry) == 64);
+
+// The memory of all entries. A page has the entries first and then, in the same order, the details
+// of each: where they lie follows from where the entry lies.
+//
+// Thread safety: every method; its lock is taken with a shard's held, and nothing under it.
+class IndexMemory {
+ public:
+  static constexpr uint32_t kChunkCount = 64;
+  // kChunkCount new entries. They live as long as this.
+  IndexEntry* AddChunk();
+
+ private:
+  friend struct IndexEntry;
+  static constexpr size_t kPageCount =
+      kHugePageBytes / (sizeof(IndexEntry) + sizeof(EntryDetails)) / kChunkCount * kChunkCount;
+
+  Mutex mutex_;
+  std::vector<HugePage> pages_ IBID_GUARDED_BY(mutex_);
+  size_t used_count_ IBID_GUARDED_BY(mutex_) = kPageCount;  // entries of the last page
+};
+
+inline EntryDetails& IndexEntry::details() {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(this);
+  const uintptr_t page = address & ~(kHugePageBytes - 1);
+  const size_t place = (address - page) / sizeof(IndexEntry);
+  return reinterpret_cast<EntryDetails*>(page +
+                                         IndexMemory::kPageCount * sizeof(IndexEntry))[place];
+}
 
 class IndexShard {
  public:
   Mutex mutex;
   CondVar settled;  // an entry of the shard stopped being indexed
 
+  // Of a key in a namespace: what the methods below go by. The same in all shards of an index.
+  uint64_t HashOf(uint32_t ns, const BlockKey& key) const;
+
   // The visible entry of the key, or kNoEntry.
-  EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
+  EntryId Find(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex) {
+    return Find(HashOf(ns, key), ns, key);
+  }
+  EntryId Find(uint64_t hash, uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
   // Hints that a Find of the key comes soon: its place in the table, then, once that has had time
   // to come, its entry. Many of each first, and the waits for memory overlap: a key then costs a
   // fifth of what it costs alone.
-  void PrefetchPlace(uint32_t ns, const BlockKey& key) const;  // without the lock
-  void PrefetchEntry(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex);
+  void PrefetchPlace(uint64_t hash) const { table_.Prefetch(hash); }  // without the lock
+  void PrefetchEntry(uint64_t hash) IBID_REQUIRES(mutex);
   // The entry may be free by now: compare what you know of it. REQUIRES: `id` was given by this
   // shard.
   IndexEntry& Get(EntryId id) IBID_REQUIRES(mutex);
@@ -123,13 +165,16 @@ class IndexShard {
 
  private:
   friend class BlockIndex;
-  uint64_t HashOf(uint32_t ns, const BlockKey& key) const;
   EntryId IdAt(uint32_t place) const;
-  static void Prefetch(const IndexEntry& entry);
+  IndexEntry& EntryAt(uint32_t place) const IBID_REQUIRES(mutex) {
+    return chunks_[place / IndexMemory::kChunkCount][place % IndexMemory::kChunkCount];
+  }
+  void Clear(IndexEntry& entry);
 
   uint32_t number_ = 0;
   uint64_t seed_ = 0;
-  ChunkedArray<IndexEntry, 64> entries_ IBID_GUARDED_BY(mutex);
+  IndexMemory* memory_ = nullptr;
+  std::vector<IndexEntry*> chunks_ IBID_GUARDED_BY(mutex);
   TagTable table_;  // of local numbers; guarded by mutex, but for Prefetch
   EntryId free_ IBID_GUARDED_BY(mutex) = kNoEntry;
   uint32_t used_count_ IBID_GUARDED_BY(mutex) = 0;  // entries ever given out
@@ -141,7 +186,7 @@ template <typename Visit>
 bool IndexShard::VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit) {
   const uint32_t end = std::min(used_count_, *place + count);
   for (; *place < end; ++*place) {
-    IndexEntry& entry = entries_[*place];
+    IndexEntry& entry = EntryAt(*place);
     if (entry.Has(kMapped)) visit(IdAt(*place), entry);
   }
   return *place < used_count_;
@@ -157,10 +202,13 @@ class BlockIndex {
   IndexShard& ShardOf(const BlockKey& key) { return shards_[ShardNumberOf(key)]; }
   IndexShard& ShardOf(EntryId id) { return shards_[id % kShardsCount]; }
   IndexShard& shard(uint32_t number) { return shards_[number]; }
+  uint64_t HashOf(uint32_t ns, const BlockKey& key) const { return shards_[0].HashOf(ns, key); }
 
   size_t entries_count();
 
  private:
+  IndexMemory memory_;
+  HugePagePieces pieces_;
   std::array<IndexShard, kShardsCount> shards_;
 };
 

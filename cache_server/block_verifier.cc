@@ -88,7 +88,7 @@ bool BlockVerifier::BeginCheck(EntryId id, Copies* copies) {
     ns_number = entry.ns;
     copies->id = id;
     copies->key = entry.key;
-    copies->checksum = entry.checksum;
+    copies->checksum = entry.details().checksum;
     if (entry.is_in_host()) copies->host_page = entry.host_page;
     copies->disk_page = entry.disk_page;
   }

@@ -179,9 +179,9 @@ bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* rec
     record->ns = entry.ns;
     record->key = entry.key;
     record->payload_bytes = ns.payload_bytes;
-    record->checksum = entry.checksum;
-    record->token_count = entry.token_count;
-    record->position = entry.position;
+    record->checksum = entry.details().checksum;
+    record->token_count = entry.details().token_count;
+    record->position = entry.details().position;
     parent = entry.parent;
   }
   // An unknown parent is all zeros, which is no block's key.

@@ -61,8 +61,8 @@ void EventLog::Append(const IndexEntry& entry, BlockChange change, TierName tier
     event.has_parent = parent != nullptr;
     if (parent != nullptr) event.parent = *parent;
     event.ns = entry.ns;
-    event.position = entry.position;
-    event.token_count = entry.token_count;
+    event.position = entry.details().position;
+    event.token_count = entry.details().token_count;
     event.change = change;
     event.tier = tier;
     event.tiers = tiers;

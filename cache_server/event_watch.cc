@@ -172,8 +172,8 @@ class StoreWatch final : public BlockWatch {
     block.ns = entry.ns;
     block.event.key = entry.key;
     block.event.tiers = tiers;
-    block.event.position = entry.position;
-    block.event.token_count = entry.token_count;
+    block.event.position = entry.details().position;
+    block.event.token_count = entry.details().token_count;
     for (const TierName tier : kTiersByScale) {
       if (!tiers.Has(tier)) continue;
       block.event.tier = tier;

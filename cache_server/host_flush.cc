@@ -51,7 +51,7 @@ std::vector<HostFlush::Block> HostFlush::HostOnlyBlocks() {
         IndexEntry& entry = shard.Get(id);
         if (!entry.is_in_host() || entry.is_on_disk()) continue;
         ++entry.refs;
-        blocks.push_back({id, entry.position, entry.ns});
+        blocks.push_back({id, entry.details().position, entry.ns});
       }
     }
   }

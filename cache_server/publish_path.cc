@@ -82,7 +82,7 @@ void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
       id = shard.Find(info->number, key);
       if (id == kNoEntry) continue;
       const IndexEntry& entry = shard.Get(id);
-      const bool is_own = entry.is_filling() && entry.checksum == session.value;
+      const bool is_own = entry.is_filling() && entry.details().checksum == session.value;
       if (!is_own || entry.Has(kHasWriter)) continue;
     }
     parts_.sessions.RemoveReservation(session, id);
@@ -107,10 +107,10 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
     }
     // Bytes on their way in or out: what comes of it is not known yet.
     if (entry.is_in_use()) return OfferState::kPending;
-    const bool is_own = entry.checksum == session.value && !entry.Has(kHasWriter);
+    const bool is_own = entry.details().checksum == session.value && !entry.Has(kHasWriter);
     if (entry.is_filling() && !is_own) return OfferState::kPending;
     entry.Set(kFilling);
-    entry.checksum = session.value;
+    entry.details().checksum = session.value;
   }
   if (parts_.sessions.AddReservation(session, id, parts_.Now()).ok()) return OfferState::kWanted;
   Revoke(session, id);
@@ -132,20 +132,21 @@ absl::StatusOr<EntryId> PublishPath::BeginWriting(SessionId session, const Names
     if (entry.is_resident()) {
       refusal = absl::AlreadyExistsError("present");
     } else if (entry.is_in_use() || entry.Has(kHasWriter) ||
-               (entry.is_filling() && entry.checksum != session.value)) {
+               (entry.is_filling() && entry.details().checksum != session.value)) {
       refusal = absl::AlreadyExistsError("pending");
     } else {
       // A child that came first may have told another position, by mistake or malice. The block is
       // stored all the same, without its place in the chain: only the order of eviction suffers.
-      const bool is_place_known = !entry.Has(kPositionKnown) || entry.position == link.position;
+      const bool is_place_known =
+          !entry.Has(kPositionKnown) || entry.details().position == link.position;
       // The parent that it had may have been dropped while somebody held it, and stored anew.
       if (is_place_known && parent != kNoEntry) std::swap(entry.parent, parent);
-      if (is_place_known) entry.position = link.position;
+      if (is_place_known) entry.details().position = link.position;
       entry.Set(kFilling);
       entry.Set(kHasWriter);
       entry.Set(kPositionKnown);
-      entry.checksum = session.value;
-      entry.token_count = link.token_count;
+      entry.details().checksum = session.value;
+      entry.details().token_count = link.token_count;
     }
   }
   if (parent != kNoEntry) residency_.DropRef(parent);
@@ -236,9 +237,9 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     if (!is_void) {
       entry.Clear(kFilling);
       entry.Clear(kHasWriter);
-      entry.checksum = checksum;
+      entry.details().checksum = checksum;
       const bool is_place_known =
-          entry.position == slot.link.position &&
+          entry.details().position == slot.link.position &&
           (entry.parent != kNoEntry || slot.link.parent == RootParent(slot.ns->id));
       parts_.events.TellNew(entry, TierName::kHost, *slot.ns,
                             is_place_known ? &slot.link.parent : nullptr);
@@ -313,7 +314,8 @@ void PublishPath::Revoke(SessionId session, EntryId id) {
   {
     MutexLock lock(shard.mutex);
     const IndexEntry& entry = shard.Get(id);
-    if (!entry.Has(kMapped) || !entry.is_filling() || entry.checksum != session.value) return;
+    if (!entry.Has(kMapped) || !entry.is_filling() || entry.details().checksum != session.value)
+      return;
     after = residency_.Remove(shard, id);
   }
   residency_.Finish(after);

@@ -81,8 +81,8 @@ void ReadPath::Acquire(const NamespaceId& ns, const BlockKey& key, Done done, bo
       IndexEntry& entry = shard.Get(id);
       if (entry.is_in_host()) {
         host_page = entry.host_page;
-        checksum = entry.checksum;
-        token_count = entry.token_count;
+        checksum = entry.details().checksum;
+        token_count = entry.details().token_count;
         residency_.AddHold(entry, payload_bytes);
       } else {
         ++entry.refs;
@@ -144,8 +144,8 @@ void ReadPath::ReadCopy(const Read& read) {
     if ((entry.is_on_disk() || entry.is_in_gpu()) && !entry.Has(kDoomed)) {
       target.gpu_page = entry.gpu_page;
       target.disk_page = entry.disk_page;
-      target.checksum = entry.checksum;
-      target.token_count = entry.token_count;
+      target.checksum = entry.details().checksum;
+      target.token_count = entry.details().token_count;
       can_promote = entry.host_page == kNoPage && !entry.Has(kHostInTransit);
       // The second read shows that the block is warm: then a colder one makes room. The first takes
       // only what is free, so that a scan of the disk does not wash out the host tier.
@@ -256,7 +256,7 @@ bool ReadPath::DropIfCorrupt(const NamespaceInfo& ns, const BlockKey& key) {
     if (id == kNoEntry || !shard.Get(id).is_in_host()) return false;
     IndexEntry& entry = shard.Get(id);
     host_page = entry.host_page;
-    checksum = entry.checksum;
+    checksum = entry.details().checksum;
     residency_.AddHold(entry, ns.payload_bytes);
   }
   const bool is_corrupt = Checksum(parts_.arena->View(host_page, ns.payload_bytes)) != checksum;

@@ -14,8 +14,9 @@ namespace {
 
 // Leases of one block: more of them do not match it. Reads may add to them.
 constexpr uint32_t kHoldsMax = 4'000'000'000;
-// Keys that a scan of a chain looks up at once.
+// Keys that a scan of a chain looks up at once: some at first, then so many times those before.
 constexpr size_t kScanWindowMin = 64;
+constexpr size_t kScanWindowGrowth = 4;
 constexpr size_t kScanWindowMax = 1'024;
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
@@ -192,11 +193,13 @@ ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, boo
                                bool adds_hold) {
   IndexShard& shard = parts_.index.ShardOf(key);
   MutexLock lock(shard.mutex);
-  return Describe(shard, shard.Find(ns.number, key), ns.payload_bytes, is_disk_readable, adds_hold);
+  const Found found = Describe(shard, shard.Find(ns.number, key), is_disk_readable, adds_hold);
+  if (found.is_first_hold) residency_.CountPinned(1, ns.payload_bytes);
+  return found;
 }
 
-ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, uint64_t payload_bytes,
-                                   bool is_disk_readable, bool adds_hold) {
+ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, bool is_disk_readable,
+                                   bool adds_hold) {
   Found found;
   found.id = id;
   if (id == kNoEntry) return found;
@@ -208,7 +211,7 @@ ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, uint64_t paylo
   found.is_pending = !found.is_resident && entry.is_filling();
   if (found.is_resident && adds_hold) {
     found.is_resident = found.is_held = entry.holds < kHoldsMax;
-    if (found.is_held) residency_.AddHold(entry, payload_bytes);
+    found.is_first_hold = found.is_held && entry.holds++ == 0;
     found.is_unwritten = found.is_held && Residency::IsUnwritten(entry);
   }
   return found;
@@ -218,15 +221,20 @@ void ReadPath::LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys,
                         bool is_disk_readable, bool adds_hold, std::vector<Found>* found) {
   // A counting sort: the keys' numbers in order of shard.
   std::array<uint32_t, BlockIndex::kShardsCount + 1> ends{};
-  for (const BlockKey& key : keys) ++ends[BlockIndex::ShardNumberOf(key) + 1];
+  std::array<uint64_t, kScanWindowMax> hashes;
+  std::array<uint32_t, kScanWindowMax> order;
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    const uint32_t number = BlockIndex::ShardNumberOf(keys[i]);
+    ++ends[number + 1];
+    hashes[i] = parts_.index.HashOf(ns.number, keys[i]);
+    parts_.index.shard(number).PrefetchPlace(hashes[i]);
+  }
   for (uint32_t shard = 0; shard < BlockIndex::kShardsCount; ++shard)
     ends[shard + 1] += ends[shard];
-  std::vector<uint32_t> order(keys.size());
   std::array<uint32_t, BlockIndex::kShardsCount> next;
   std::copy(ends.begin(), ends.end() - 1, next.begin());
   for (uint32_t i = 0; i < keys.size(); ++i) order[next[BlockIndex::ShardNumberOf(keys[i])]++] = i;
 
-  for (const BlockKey& key : keys) parts_.index.ShardOf(key).PrefetchPlace(ns.number, key);
   const auto for_each_shard = [&](const auto& each) {
     for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
       const uint32_t begin = ends[number], end = ends[number + 1];
@@ -237,12 +245,16 @@ void ReadPath::LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys,
     }
   };
   for_each_shard([&](IndexShard& shard, uint32_t i)
-                     IBID_NO_THREAD_SAFETY_ANALYSIS { shard.PrefetchEntry(ns.number, keys[i]); });
+                     IBID_NO_THREAD_SAFETY_ANALYSIS { shard.PrefetchEntry(hashes[i]); });
   found->resize(keys.size());
+  // Counted once for all: an atomic addition waits for every read of memory before it.
+  uint64_t first_holds = 0;
   for_each_shard([&](IndexShard& shard, uint32_t i) IBID_NO_THREAD_SAFETY_ANALYSIS {
-    (*found)[i] = Describe(shard, shard.Find(ns.number, keys[i]), ns.payload_bytes,
-                           is_disk_readable, adds_hold);
+    (*found)[i] =
+        Describe(shard, shard.Find(hashes[i], ns.number, keys[i]), is_disk_readable, adds_hold);
+    first_holds += (*found)[i].is_first_hold ? 1 : 0;
   });
+  if (first_holds > 0) residency_.CountPinned(first_holds, ns.payload_bytes);
 }
 
 ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key,
@@ -260,15 +272,15 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
     for (const ShardView& shard : shards) held->push_back({{}, shard.ns->payload_bytes});
   }
   MatchResult result;
-  // No more keys are looked up at once than twice those found so far, so that a chain costs what is
-  // found of it.
+  // A chain costs what is found of it: no more keys are looked up at once than some times those
+  // found so far.
   std::vector<std::vector<Found>> found(shards.size());
   const size_t length = shards.front().keys.size();
   size_t window = kScanWindowMin;
   bool is_end = false;
   for (size_t begin = 0; begin < length && !is_end; begin += found.front().size()) {
     const size_t count = recovery_.is_running() ? 1 : std::min(window, length - begin);
-    window = std::min(2 * window, kScanWindowMax);
+    window = std::min(kScanWindowGrowth * window, kScanWindowMax);
     const bool adds_hold = held != nullptr && result.pending_count == 0;
     for (size_t s = 0; s < shards.size(); ++s) {
       const auto keys = shards[s].keys.subspan(begin, count);

@@ -49,18 +49,21 @@ class ReadPath {
     bool is_in_gpu = false;
     bool is_in_host = false;
     bool is_pending = false;
-    bool is_held = false;       // once more
+    bool is_held = false;  // once more
+    bool is_first_hold = false;
     bool is_unwritten = false;  // held, and neither on disk nor on its way there
   };
 
-  // What an entry says, its shard locked. With `adds_hold` a resident block is held once more.
-  Found Describe(IndexShard& shard, EntryId id, uint64_t payload_bytes, bool is_disk_readable,
-                 bool adds_hold) IBID_REQUIRES(shard.mutex);
+  // What an entry says, its shard locked. With `adds_hold` a resident block is held once more; a
+  // first hold is the caller's to count.
+  Found Describe(IndexShard& shard, EntryId id, bool is_disk_readable, bool adds_hold)
+      IBID_REQUIRES(shard.mutex);
   Found Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable, bool adds_hold);
   // While recovery runs, a block that is not found is looked for in the disk directory.
   Found LookOrRecover(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,
                       bool adds_hold);
   // Looks up keys of a chain, shard of the index by shard: each is locked once for all of its keys.
+  // REQUIRES: no more of them than a window of Scan.
   void LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys, bool is_disk_readable,
                 bool adds_hold, std::vector<Found>* found);
   struct ShardView {

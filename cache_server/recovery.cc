@@ -123,8 +123,9 @@ absl::Status Recovery::ScanAll() {
   };
   const absl::Status status = parts_.disk->directory().Scan(
       [&](const DiskRecord& record) {
-        parts_.index.ShardOf(record.key).PrefetchPlace(record.ns, record.key);
-        parts_.index.ShardOf(record.parent).PrefetchPlace(record.ns, record.parent);
+        parts_.index.ShardOf(record.key).PrefetchPlace(parts_.index.HashOf(record.ns, record.key));
+        parts_.index.ShardOf(record.parent)
+            .PrefetchPlace(parts_.index.HashOf(record.ns, record.parent));
         ahead.push_back(record);
         if (ahead.size() >= kRecordsAhead) index_ahead();
         return !is_stopping_.load(std::memory_order_relaxed);
@@ -226,10 +227,10 @@ void Recovery::Index(const NamespaceInfo& ns, const DiskRecord& record) {
     is_new = !entry.is_resident() && !entry.is_filling() && !entry.is_in_use();
     if (is_new) {
       if (entry.parent == kNoEntry) std::swap(entry.parent, parent);
-      if (!entry.Has(kPositionKnown)) entry.position = record.position;
+      if (!entry.Has(kPositionKnown)) entry.details().position = record.position;
       entry.Set(kPositionKnown);
-      entry.checksum = record.checksum;
-      entry.token_count = record.token_count;
+      entry.details().checksum = record.checksum;
+      entry.details().token_count = record.token_count;
       entry.Set(kDiskUnsettled);
       ++entry.busy;
     } else {

@@ -184,9 +184,9 @@ BlockTraits Residency::TraitsOf(const IndexEntry& entry, const NamespaceInfo& ns
   BlockTraits traits;
   traits.fingerprint = parts_.book.FingerprintOf(entry.key);
   traits.parent = entry.parent;
-  traits.position = entry.position;
+  traits.position = entry.details().position;
   traits.block_tokens = ns.layout.block_tokens;
-  traits.is_tail = entry.token_count < ns.layout.block_tokens;
+  traits.is_tail = entry.details().token_count < ns.layout.block_tokens;
   return traits;
 }
 
@@ -211,10 +211,10 @@ EntryId Residency::RefParent(const NamespaceInfo& ns, const BlockKey& parent, ui
   IndexEntry& entry = shard.Get(id);
   if (!entry.Has(kPositionKnown)) {
     entry.Set(kPositionKnown);
-    entry.position = position - 1;
+    entry.details().position = position - 1;
   }
   // Positions that fall strictly make a cycle of parents impossible, whatever clients claim.
-  if (entry.position + 1 != position) return kNoEntry;
+  if (entry.details().position + 1 != position) return kNoEntry;
   ++entry.refs;
   return id;
 }

@@ -60,7 +60,11 @@ class Residency {
   void EndHolds(const HeldBlocks& blocks);
   // Counts a hold. The caller has it under the lock.
   void AddHold(IndexEntry& entry, uint64_t payload_bytes) {
-    if (entry.holds++ == 0) parts_.counters.pinned_bytes += static_cast<int64_t>(payload_bytes);
+    if (entry.holds++ == 0) CountPinned(1, payload_bytes);
+  }
+  // Blocks whose `holds` are 0 no more.
+  void CountPinned(uint64_t blocks_count, uint64_t payload_bytes) {
+    parts_.counters.pinned_bytes += static_cast<int64_t>(blocks_count * payload_bytes);
   }
 
   // What the eviction policy is told of the block.

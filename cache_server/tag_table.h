@@ -8,8 +8,7 @@
 // - A key is in the bucket of its hash or, while that was full, in the nearest one after it with a
 //   free slot; passed_count of a bucket is the number of keys that lie after it for want of room.
 // - So a search may end at the first bucket that nothing has passed. At least an eighth of all
-// slots
-//   is free: there is such a bucket soon, but for tables of a few buckets.
+//   slots is free: there is such a bucket soon, but for tables of a few buckets.
 //
 // Thread safety: none (the owner's lock), except Prefetch. Memory: 5 to 10 bytes a key.
 #pragma once
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/huge_page.h"
 
 namespace ibid {
 
@@ -27,6 +27,12 @@ class TagTable {
  public:
   static constexpr uint32_t kNumberMax = (1 << 24) - 2;
   static constexpr uint32_t kNone = 0xFFFFFFFF;
+
+  // Memory comes from `pieces` from here on, which must outlive the table. REQUIRES: nothing was
+  // inserted.
+  void TakeMemoryFrom(HugePagePieces* pieces) {
+    buckets_ = Buckets(PieceAllocator<Bucket>(pieces));
+  }
 
   // The number under `hash` for which is_match(number) holds, or kNone.
   template <typename IsMatch>
@@ -107,6 +113,7 @@ class TagTable {
     uint32_t slots[kSlots] = {};  // tag << 24 | number + 1; 0: free
     uint32_t passed_count = 0;
   };
+  using Buckets = std::vector<Bucket, PieceAllocator<Bucket>>;
 
   static uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 56); }
   static uint32_t SlotOf(uint64_t hash, uint32_t number) {
@@ -129,7 +136,7 @@ class TagTable {
 
   template <typename HashOf, typename PrefetchNumber>
   void Grow(const HashOf& hash_of, const PrefetchNumber& prefetch) {
-    std::vector<Bucket> old(buckets_.empty() ? 1 : buckets_.size() * 2);
+    Buckets old(buckets_.empty() ? 1 : buckets_.size() * 2, buckets_.get_allocator());
     old.swap(buckets_);
     address_.store(reinterpret_cast<uintptr_t>(buckets_.data()), std::memory_order_relaxed);
     mask_.store(buckets_.size() - 1, std::memory_order_relaxed);
@@ -144,7 +151,7 @@ class TagTable {
     }
   }
 
-  std::vector<Bucket> buckets_;  // a power of two of them
+  Buckets buckets_{PieceAllocator<Bucket>(nullptr)};  // a power of two of them
   size_t count_ = 0;
   // Of buckets_, for Prefetch.
   std::atomic<uintptr_t> address_{0};

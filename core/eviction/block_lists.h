@@ -92,8 +92,7 @@ class BlockLists {
   }
 
  private:
-  static constexpr size_t kChunkCount = 4096;
-  ChunkedArray<BlockNode, kChunkCount> nodes_;
+  ChunkedArray<BlockNode> nodes_;
 };
 
 }  // namespace ibid

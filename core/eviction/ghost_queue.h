@@ -31,13 +31,12 @@ class GhostQueue {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr size_t kChunkCount = 4096;
   struct Ghost {
     uint64_t fingerprint = 0;
     uint32_t older = kNone;
     uint32_t newer = kNone;  // of a free place: the next free one
   };
-  using Ghosts = ChunkedArray<Ghost, kChunkCount>;
+  using Ghosts = ChunkedArray<Ghost>;
   // The index holds places and is asked by fingerprint.
   struct FingerprintHash {
     using is_transparent = void;

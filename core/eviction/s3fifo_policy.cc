@@ -79,9 +79,10 @@ EntryId S3FifoPolicy::TakeMain() {
 
 EntryId S3FifoPolicy::TakeVictim() {
   const bool is_small_full = blocks_count_[kSmall] >= std::max<uint64_t>(small_blocks_max_, 1);
-  const EntryId b = is_small_full ? TakeSmall() : TakeMain();
-  if (b != kNoEntry) return b;
-  return is_small_full ? TakeMain() : TakeSmall();
+  EntryId b = is_small_full ? TakeSmall() : TakeMain();
+  if (b == kNoEntry && !is_small_full) b = TakeSmall();
+  // What the small queue let stay is in the main one now.
+  return b == kNoEntry ? TakeMain() : b;
 }
 
 // It was the coldest when it was taken, and those that stayed came after it.

@@ -31,7 +31,7 @@ using grpc::ServerUnaryReactor;
 constexpr size_t kVerifiesMax = 1;
 // Drains and flushes that wait for their turn; more are refused.
 constexpr size_t kFlushesQueuedMax = 4;
-// Words about pins that wait for their turn; more are refused.
+// Words about pins, and reloads of quotas, that wait for their turn; more are refused.
 constexpr size_t kPinCallsQueuedMax = 16;
 constexpr absl::Duration kFlushTimeoutMax = absl::Hours(1);
 constexpr uint64_t kVerifyBytesPerSecond = uint64_t{256} << 20;
@@ -207,7 +207,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 
   ServerUnaryReactor* Pin(CallbackServerContext* context, const v1::PinRequest* request,
                           v1::PinResponse* response) override {
-    return OnPins(context, "Pin", response, [this, request, response] {
+    return OnTurn(context, "Pin", response, [this, request, response] {
       NamespaceId ns;
       IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request->namespace_id(), "namespace_id"));
       IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request->keys()));
@@ -228,7 +228,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 
   ServerUnaryReactor* Unpin(CallbackServerContext* context, const v1::UnpinRequest* request,
                             v1::UnpinResponse* response) override {
-    return OnPins(context, "Unpin", response, [this, request]() -> absl::Status {
+    return OnTurn(context, "Unpin", response, [this, request]() -> absl::Status {
       IBID_RETURN_IF_ERROR(options_.store->Unpin({request->pin_id()}));
       IBID_LOG(info, "admin: unpin {:016x}", request->pin_id());
       return absl::OkStatus();
@@ -237,7 +237,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 
   ServerUnaryReactor* ListPins(CallbackServerContext* context, const v1::ListPinsRequest*,
                                v1::ListPinsResponse* response) override {
-    return OnPins(context, "ListPins", response, [this, response] {
+    return OnTurn(context, "ListPins", response, [this, response] {
       for (const PinInfo& from : options_.store->Pins()) {
         v1::PinState* const to = response->add_pins();
         to->set_pin_id(from.id.value);
@@ -275,10 +275,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
       return absl::InvalidArgumentError(
           "SetQuota: the default quota is of no tenant, and is not taken away");
     }
-    TenantQuota quota;
-    if (request.quota().has_publish_bytes_per_second_max()) {
-      quota.publish_bytes_per_second_max = request.quota().publish_bytes_per_second_max();
-    }
+    const TenantQuota quota = QuotaOf(request.quota());
     if (request.is_default()) {
       options_.store->tenants().SetDefault(quota);
       return absl::OkStatus();
@@ -294,23 +291,55 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
     const absl::Status status = Admit(*context, "ListQuotas");
     if (status.ok()) {
       FillQuota(options_.store->tenants().default_quota(), response->mutable_default_quota());
-      for (const TenantInfo& from : options_.store->tenants().List()) {
+      for (const TenantInfo& from : options_.store->Tenants()) {
         v1::TenantState* const to = response->add_tenants();
         to->set_tenant(from.name);
         FillQuota(from.quota, to->mutable_quota());
         to->set_has_default(from.is_default);
         to->set_published_bytes(from.published_bytes);
         to->set_refused_blocks(from.refused_blocks);
+        to->set_host_used_bytes(from.host_used_bytes);
+        to->set_disk_used_bytes(from.disk_used_bytes);
+        to->set_gpu_used_bytes(from.gpu_used_bytes);
       }
     }
     reactor->Finish(ToGrpcStatus(status, incarnation_));
     return reactor;
   }
 
+  // In its turn, as it reads a file.
+  ServerUnaryReactor* ReloadQuotas(CallbackServerContext* context, const v1::ReloadQuotasRequest*,
+                                   v1::ReloadQuotasResponse* response) override {
+    return OnTurn(context, "ReloadQuotas", response, [this]() -> absl::Status {
+      const absl::Status status = options_.reload_quotas();
+      if (status.ok()) {
+        IBID_LOG(info, "admin: the quotas of tenants were read again");
+      } else {
+        IBID_LOG(warn, "admin: quotas stay as they are: {}", status.message());
+      }
+      return status;
+    });
+  }
+
+  static TenantQuota QuotaOf(const v1::Quota& from) {
+    TenantQuota quota;
+    if (from.has_publish_bytes_per_second_max()) {
+      quota.publish_bytes_per_second_max = from.publish_bytes_per_second_max();
+    }
+    if (from.has_host_bytes_max()) quota.host_bytes_max = from.host_bytes_max();
+    if (from.has_disk_bytes_max()) quota.disk_bytes_max = from.disk_bytes_max();
+    if (from.has_gpu_bytes_max()) quota.gpu_bytes_max = from.gpu_bytes_max();
+    return quota;
+  }
+
   static void FillQuota(const TenantQuota& from, v1::Quota* to) {
-    if (from.publish_bytes_per_second_max != TenantQuota::kNoLimit) {
+    constexpr uint64_t kNone = TenantQuota::kNoLimit;
+    if (from.publish_bytes_per_second_max != kNone) {
       to->set_publish_bytes_per_second_max(from.publish_bytes_per_second_max);
     }
+    if (from.host_bytes_max != kNone) to->set_host_bytes_max(from.host_bytes_max);
+    if (from.disk_bytes_max != kNone) to->set_disk_bytes_max(from.disk_bytes_max);
+    if (from.gpu_bytes_max != kNone) to->set_gpu_bytes_max(from.gpu_bytes_max);
   }
 
   static absl::Duration DurationOf(uint64_t ms) {
@@ -321,7 +350,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 
   // Runs `work` in its turn, as it may write to disk or go over many blocks.
   template <typename Response, typename Work>
-  ServerUnaryReactor* OnPins(CallbackServerContext* context, const char* call, Response* response,
+  ServerUnaryReactor* OnTurn(CallbackServerContext* context, const char* call, Response* response,
                              Work work) {
     ServerUnaryReactor* const reactor = context->DefaultReactor();
     absl::Status refusal = Admit(*context, call);
@@ -387,7 +416,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 }  // namespace
 
 std::unique_ptr<AdminService> AdminService::Create(const AdminServiceOptions& options) {
-  IBID_CHECK(options.store != nullptr && options.drain);
+  IBID_CHECK(options.store != nullptr && options.drain && options.reload_quotas);
   return std::make_unique<AdminServiceImpl>(options);
 }
 

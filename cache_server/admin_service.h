@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
 
@@ -22,6 +23,8 @@ struct AdminServiceOptions {
   bool is_loopback_only = true;
   // Makes the server drain, as KeepOnDisk with the same arguments.
   std::function<KeepResult(absl::Duration timeout, const std::function<bool()>& is_stopped)> drain;
+  // Reads the quotas of tenants again from where the server has them. May block for a file.
+  std::function<absl::Status()> reload_quotas;
 };
 
 class AdminService {

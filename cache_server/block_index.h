@@ -154,9 +154,9 @@ class IndexShard {
   // Appends the ids of the mapped entries from place *cursor on to `ids`, about `count` of
   // them; false at the end. Entries that come meanwhile may be missed.
   bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
-  // Calls `visit(id, entry)` for each mapped entry in the next `count` places, from *place on, and
-  // moves it; false at the end. O(count). A place keeps its entry: what was mapped before the first
-  // call and still is was visited once; entries that come meanwhile may be missed.
+  // Calls `visit(id, entry)` for each mapped or doomed entry in the next `count` places, from
+  // *place on, and moves it; false at the end. O(count). A place keeps its entry: what was there
+  // before the first call and still is was visited once; entries that come meanwhile may be missed.
   template <typename Visit>
   bool VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit) IBID_REQUIRES(mutex);
   size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
@@ -187,7 +187,7 @@ bool IndexShard::VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit
   const uint32_t end = std::min(used_count_, *place + count);
   for (; *place < end; ++*place) {
     IndexEntry& entry = EntryAt(*place);
-    if (entry.Has(kMapped)) visit(IdAt(*place), entry);
+    if (entry.Has(kMapped) || entry.Has(kDoomed)) visit(IdAt(*place), entry);
   }
   return *place < used_count_;
 }

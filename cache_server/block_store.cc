@@ -23,11 +23,13 @@
 #include "cache_server/let_go_queue.h"
 #include "cache_server/pin_path.h"
 #include "cache_server/publish_path.h"
+#include "cache_server/quota_moves.h"
 #include "cache_server/read_path.h"
 #include "cache_server/recovery.h"
 #include "cache_server/residency.h"
 #include "cache_server/stats_history.h"
 #include "cache_server/store_parts.h"
+#include "cache_server/tenant_gauges.h"
 #include "core/check.h"
 #include "core/host_memory.h"
 #include "core/log.h"
@@ -56,8 +58,10 @@ class BlockStoreImpl {
         let_go(residency, publish, [this] { WakeMaintenance(); }),
         mover(parts, residency),
         pins(parts, residency),
+        quota_moves(parts, residency),
         read(std::make_unique<ReadPath>(parts, residency, recovery,
-                                        parts.gpu == nullptr ? nullptr : &mover)) {}
+                                        parts.gpu == nullptr ? nullptr : &mover)),
+        tenant_gauges(parts.options.metrics) {}
 
   absl::Status Start() {
     if (parts.disk != nullptr) {
@@ -95,6 +99,7 @@ class BlockStoreImpl {
     parts.events.RunMaintenance();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
     parts.counters.SetGauges(GaugesOf(parts));
+    tenant_gauges.Set(TenantsOf(parts));
     LogTierState();
     history.AddIfDue(parts.Now(), [this] { return Sample(); });
   }
@@ -148,7 +153,8 @@ class BlockStoreImpl {
         if (is_stopping) return;
         has_let_go = false;
       }
-      if (let_go.RunPiece()) WakeMaintenance();
+      const bool has_let_go_more = let_go.RunPiece();
+      if (quota_moves.RunPiece() || has_let_go_more) WakeMaintenance();
       if (clock.Now() < due) continue;
       RunMaintenance();
       due = clock.Now() + kMaintenancePeriod;
@@ -232,6 +238,17 @@ class BlockStoreImpl {
     return true;
   }
 
+  // A namespace that came from the disk directory without a tenant has blocks already.
+  void Own(NamespaceInfo& ns, uint32_t tenant) {
+    if (!ns.OwnIfNobodys(tenant) || !ns.is_on_disk.load()) return;
+    parts.has_misplaced_blocks = true;
+    WakeMaintenance();
+    DiskDirectory::Change change;
+    change.put_namespaces.push_back(parts.RecordOf(ns));
+    // Should this fail, the next run's first tenant owns it.
+    (void)parts.disk->Commit(change, /*is_synced=*/false);
+  }
+
   Reservation MakeReservation(WriterSlot slot);
 
   const uint64_t incarnation = RandomId();
@@ -244,8 +261,10 @@ class BlockStoreImpl {
   LetGoQueue let_go;
   GpuMover mover;
   PinPath pins;
+  QuotaMoves quota_moves;
   std::unique_ptr<ReadPath> read;
   StatsHistory history;
+  TenantGauges tenant_gauges;
 
   Mutex mutex;
   CondVar stopping;
@@ -341,6 +360,8 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
 uint64_t BlockStore::incarnation() const { return impl_->incarnation; }
 TenantTable& BlockStore::tenants() { return impl_->parts.tenants; }
 
+std::vector<TenantInfo> BlockStore::Tenants() const { return TenantsOf(impl_->parts); }
+
 absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const KvLayout& layout,
                                                    absl::string_view tenant) {
   IBID_RETURN_IF_ERROR(layout.Validate());
@@ -358,7 +379,7 @@ absl::StatusOr<uint64_t> BlockStore::OpenNamespace(const NamespaceId& ns, const 
   }
   IBID_RETURN_IF_ERROR(info.status());
   IBID_ASSIGN_OR_RETURN(const uint32_t number, impl_->parts.tenants.Open(tenant));
-  (*info)->OwnIfNobodys(number);
+  impl_->Own(**info, number);
   if (!(*info)->is_announced.exchange(true)) {
     IBID_LOG(info, "namespace {} opened: {}", DigestToShortHex(ns.digest), layout.ToString());
   }
@@ -564,7 +585,7 @@ std::vector<StatsSample> BlockStore::History() const { return impl_->history.All
 
 void BlockStore::RunMaintenance() {
   impl_->RunMaintenance();
-  while (impl_->let_go.RunPiece()) {
+  while (impl_->let_go.RunPiece() || impl_->quota_moves.RunPiece()) {
   }
 }
 

@@ -33,6 +33,7 @@ namespace ibid {
 class BlockWatch;  // block_watch.h
 struct WatchOptions;
 class TenantTable;  // tenant_table.h
+struct TenantInfo;
 
 class BlockStoreImpl;
 
@@ -107,11 +108,14 @@ class BlockStore {
 
   // Errors: InvalidArgument (layout), FailedPrecondition (the id is open with another layout),
   // ResourceExhausted (namespaces_max). Idempotent. Returns the payload's size in bytes.
-  // The first tenant that opens a namespace in a run of the server owns it: what is published there
-  // counts for that one, whoever shares it.
+  // The first tenant that opens a namespace owns it, over restarts if it has blocks on disk: what
+  // is published there counts for that one, whoever shares it.
   absl::StatusOr<uint64_t> OpenNamespace(const NamespaceId& ns, const KvLayout& layout,
                                          absl::string_view tenant = "");
   TenantTable& tenants();
+  // In order of their names, with what the blocks of each take: together, what the tiers have in
+  // use, once no block is on its way. O(tenants).
+  std::vector<TenantInfo> Tenants() const;
 
   // Errors: FailedPrecondition (unknown namespace).
   absl::StatusOr<KvLayout> LayoutOf(const NamespaceId& ns) const;

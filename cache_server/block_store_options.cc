@@ -1,12 +1,14 @@
 #include "cache_server/block_store_options.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "cache_server/extent_allocator.h"
+#include "core/eviction/block_owners.h"
 #include "core/eviction/eviction_policy.h"
 #include "core/host_memory.h"
 
@@ -58,6 +60,9 @@ absl::Status BlockStoreOptions::Validate() const {
       {"pinned_blocks_max", o.pinned_blocks_max}};
   for (const auto& [name, count] : counts) {
     if (count == 0) return Invalid(name, count, "must be at least 1");
+  }
+  if (o.tenants_max > std::numeric_limits<OwnerId>::max()) {
+    return Invalid("tenants_max", o.tenants_max, "must be at most 65535");
   }
   if (o.must_stay_percent_max > 100) {
     return Invalid("must_stay_percent_max", o.must_stay_percent_max, "must be at most 100");

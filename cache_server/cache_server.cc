@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/status_page.h"
+#include "cache_server/tenant_table.h"
 #include "cache_server/tenants_file.h"
 #include "core/check.h"
+#include "core/limit.h"
 #include "core/log.h"
 
 namespace ibid {
@@ -18,6 +20,7 @@ constexpr absl::Duration kHoldsTimeout = absl::Seconds(5);
 // What the page has place for.
 constexpr size_t kPrefixesShown = 10;
 constexpr size_t kSessionsShown = 20;
+constexpr size_t kTenantsShown = 20;
 
 }  // namespace
 
@@ -40,7 +43,7 @@ absl::Status CacheServer::Open(const Clock* clock) {
   IBID_ASSIGN_OR_RETURN(store_, BlockStore::Open(std::move(store_options)));
 
   if (!options_.tenants_file.empty()) {
-    IBID_RETURN_IF_ERROR(ReadTenantsFile(options_.tenants_file, &store_->tenants()));
+    IBID_RETURN_IF_ERROR(ReloadQuotas());
   }
 
   CacheServiceOptions service_options;
@@ -56,6 +59,7 @@ absl::Status CacheServer::Open(const Clock* clock) {
   admin_options.drain = [this](absl::Duration timeout, const std::function<bool()>& is_stopped) {
     return Drain(timeout, is_stopped);
   };
+  admin_options.reload_quotas = [this] { return ReloadQuotas(); };
   admin_ = AdminService::Create(admin_options);
   grpc::Service* const services[] = {service_->grpc_service(), admin_->grpc_service()};
   IBID_ASSIGN_OR_RETURN(grpc_server_, GrpcServer::Start(options_.GrpcSetup(), services));
@@ -98,6 +102,20 @@ KeepResult CacheServer::Drain(absl::Duration timeout, const std::function<bool()
   return store_->KeepOnDisk(timeout, is_stopped);
 }
 
+absl::Status CacheServer::ReloadQuotas() {
+  if (options_.tenants_file.empty()) {
+    return absl::FailedPreconditionError(
+        "the server has no file of quotas; start it with --tenants_file");
+  }
+  IBID_ASSIGN_OR_RETURN(const TenantQuotas quotas, ReadTenantsFile(options_.tenants_file));
+  const absl::Status set = store_->tenants().SetAll(quotas);
+  if (set.ok()) return set;
+  absl::Status named(set.code(),
+                     absl::StrCat("--tenants_file=", options_.tenants_file, ": ", set.message()));
+  if (const auto limit = LimitOf(set); limit.has_value()) SetLimit(*limit, &named);
+  return named;
+}
+
 std::string CacheServer::Status() const {
   StatusFacts facts;
   facts.version = IBID_VERSION;
@@ -113,6 +131,13 @@ std::string CacheServer::Status() const {
   facts.history = store_->History();
   facts.prefixes = store_->HottestPrefixes(kPrefixesShown);
   facts.sessions = store_->Sessions(kSessionsShown);
+  facts.tenants = store_->Tenants();
+  const auto used = [](const TenantInfo& tenant) {
+    return tenant.host_used_bytes + tenant.disk_used_bytes + tenant.gpu_used_bytes;
+  };
+  std::stable_sort(facts.tenants.begin(), facts.tenants.end(),
+                   [&](const auto& a, const auto& b) { return used(a) > used(b); });
+  if (facts.tenants.size() > kTenantsShown) facts.tenants.resize(kTenantsShown);
   return StatusJson(facts);
 }
 

@@ -49,6 +49,8 @@ class CacheServer {
  private:
   explicit CacheServer(const ServerOptions& options);
   absl::Status Open(const Clock* clock);
+  // From --tenants_file; errors leave the quotas as they are.
+  absl::Status ReloadQuotas();
   HttpReply Health() const;
   std::string Status() const;  // /stats.json
   void KeepBlocks(absl::Duration timeout);

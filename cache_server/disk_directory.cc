@@ -79,6 +79,29 @@ std::string BlockKeyOf(uint32_t ns, const BlockKey& block) {
   return key;
 }
 
+std::string EncodeNamespace(const DiskNamespace& ns) {
+  std::string value;
+  Append(ns.id.digest, &value);
+  value += ns.layout;
+  if (ns.tenant.has_value()) {
+    value.push_back('\0');  // which no layout has
+    value += *ns.tenant;
+  }
+  return value;
+}
+
+void DecodeNamespace(const rocksdb::Slice& value, DiskNamespace* ns) {
+  if (value.size() < sizeof(Digest)) return;
+  const char* at = value.data();
+  Take(&at, &ns->id.digest);
+  const absl::string_view rest = TextOf(value).substr(sizeof(Digest));
+  const size_t layout_end = rest.find('\0');
+  ns->layout = std::string(rest.substr(0, layout_end));
+  if (layout_end != absl::string_view::npos) {
+    ns->tenant = std::string(rest.substr(layout_end + 1));
+  }
+}
+
 std::string PinKeyOf(uint64_t id) {
   std::string key = "P";
   Append(id, &key);
@@ -206,10 +229,7 @@ absl::Status DiskDirectory::Apply(const Change& change, bool is_synced) {
   if (change.is_empty()) return absl::OkStatus();
   rocksdb::WriteBatch batch;
   for (const DiskNamespace& ns : change.put_namespaces) {
-    std::string value;
-    Append(ns.id.digest, &value);
-    value += ns.layout;
-    batch.Put(NamespaceKeyOf(ns.number), value);
+    batch.Put(NamespaceKeyOf(ns.number), EncodeNamespace(ns));
   }
   for (const auto& [ns, key] : change.delete_blocks) batch.Delete(BlockKeyOf(ns, key));
   for (const DiskRecord& record : change.put_blocks)
@@ -241,9 +261,7 @@ absl::StatusOr<std::vector<DiskNamespace>> DiskDirectory::Namespaces() const {
     if (it->key().size() != kNamespaceKeyBytes) continue;
     DiskNamespace& ns = all.emplace_back();
     ns.number = BigEndianAt(it->key().data() + 1);
-    if (it->value().size() < sizeof(Digest)) continue;  // malformed: its number is taken
-    std::memcpy(ns.id.digest.data(), it->value().data(), sizeof(Digest));
-    ns.layout = std::string(TextOf(it->value()).substr(sizeof(Digest)));
+    DecodeNamespace(it->value(), &ns);  // malformed: its number is taken
   }
   IBID_RETURN_IF_ERROR(FromRocks("read namespaces", it->status()));
   return all;

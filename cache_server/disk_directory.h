@@ -1,15 +1,7 @@
 // What the disk tier holds and where: one record a block, in RocksDB. A write batch of it is the
 // commit point of the tier.
 //
-// Formats (integers little-endian unless said; docs/formats.md):
-//   key "m"                                             -> "ibid.disk 1 <uuid, 32 hex digits>
-//   <extent_bytes>" key "n" || u32 namespace number, big-endian          -> namespace id (32) ||
-//   canonical layout text key "b" || u32 namespace number, big-endian || block key (32)
-//        -> u32 extent || u32 page in the extent (4 KiB) || u64 payload bytes || u64 checksum ||
-//        parent key (32) ||
-//           u32 token_count || u32 position
-//   key "P" || u64 pin id -> u32 namespace number || u32 priority || i64 end in microseconds of
-//        Unix time (the largest: never) || the keys of its blocks (32 each)
+// Formats: docs/formats.md, "Disk directory".
 //
 // Thread safety: every method, from any thread. Blocks for I/O: never called under a lock.
 // Durability: a write survives the death of the process when it returns; a loss of power only with
@@ -49,6 +41,7 @@ struct DiskNamespace {
   uint32_t number = 0;
   NamespaceId id;
   std::string layout;
+  std::optional<std::string> tenant;  // nothing: nobody's, or recorded before tenants were
 };
 
 struct DiskPin {

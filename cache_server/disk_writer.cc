@@ -196,9 +196,12 @@ bool DiskWriter::MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* rec
 }
 
 void DiskWriter::TakeRoom(Job& job) {
-  // A child of its parent from here on: the room must not be the parent's.
-  parts_.book.Insert(TierName::kDisk, job.write.id, job.traits.parent, job.write.ns->slot_pages);
-  job.is_in_book = true;
+  job.is_in_book = residency_.Enter(TierName::kDisk, job.write.id, job.traits.parent, *job.write.ns,
+                                    [&] { return EvictFromDisk(job.write.id).value_or(0); });
+  if (!job.is_in_book) {
+    job.result = NotStored("disk_bytes_max of the tenant is reached, and nothing of it can leave");
+    return;
+  }
   const std::optional<uint32_t> page = AllocateDisk(job.write.ns->slot_pages, job.write.id);
   if (!page.has_value()) {
     job.result =
@@ -266,7 +269,7 @@ void DiskWriter::Commit(std::vector<Job>& jobs) {
     const NamespacePtr& ns = job.write.ns;
     if (!ns->is_on_disk.load() &&
         std::find(new_namespaces.begin(), new_namespaces.end(), ns) == new_namespaces.end()) {
-      change.put_namespaces.push_back({ns->number, ns->id, ns->layout.ToString()});
+      change.put_namespaces.push_back(parts_.RecordOf(*ns));
       new_namespaces.push_back(ns);
     }
   }
@@ -319,8 +322,7 @@ void DiskWriter::End(Job& job) {
     parts_.book.Admit(TierName::kDisk, id, job.traits);
   } else if (job.host_page != kNoPage) {
     if (job.is_in_book) {
-      parts_.book.Remove(TierName::kDisk, id, job.traits.parent,
-                         {.slot_pages = job.write.ns->slot_pages});
+      residency_.LeaveUnseen(TierName::kDisk, id, job.traits.parent, *job.write.ns);
     }
     parts_.counters.skipped_writes.Add();
   }
@@ -346,7 +348,24 @@ std::optional<uint32_t> DiskWriter::AllocateDisk(uint32_t slot_pages, EntryId ow
   return std::nullopt;
 }
 
-std::optional<uint32_t> DiskWriter::EvictFromDisk() {
+// How many blocks leave together, one of which is `first`: one in 64 of its share.
+size_t DiskWriter::EvictBatchOf(EntryId first) {
+  const uint64_t blocks =
+      std::min(parts_.disk->usage().slots_count, parts_.book.ShareBlocks(TierName::kDisk, first));
+  return std::clamp<size_t>(blocks / 64, 1, kEvictBatchMax);
+}
+
+// The first victim, and no block of another share than that one's.
+EntryId DiskWriter::TakeVictim(EntryId beside, EntryId first) {
+  if (first != kNoEntry) {
+    // Ahead of need only blocks leave that nothing keeps.
+    return parts_.book.TakeVictimBeside(TierName::kDisk, first, KeepPriority::kNone);
+  }
+  return beside == kNoEntry ? parts_.book.TakeVictim(TierName::kDisk)
+                            : parts_.book.TakeVictimBeside(TierName::kDisk, beside);
+}
+
+std::optional<uint32_t> DiskWriter::EvictFromDisk(EntryId beside) {
   struct Victim {
     EntryId id;
     EntryId parent;
@@ -356,11 +375,8 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk() {
   };
   std::vector<Victim> victims;
   DiskDirectory::Change change;
-  const size_t count = std::clamp<size_t>(parts_.disk->usage().slots_count / 64, 1, kEvictBatchMax);
-  while (victims.size() < count) {
-    // Ahead of need only blocks leave that nothing keeps.
-    const EntryId id = parts_.book.TakeVictim(
-        TierName::kDisk, victims.empty() ? KeepPriority::kHigh : KeepPriority::kNone);
+  while (victims.empty() || victims.size() < EvictBatchOf(victims.front().id)) {
+    const EntryId id = TakeVictim(beside, victims.empty() ? kNoEntry : victims.front().id);
     if (id == kNoEntry) break;
     IndexShard& shard = parts_.index.ShardOf(id);
     MutexLock lock(shard.mutex);

@@ -42,7 +42,10 @@ class DiskWriter {
   std::optional<uint32_t> AllocateDisk(uint32_t slot_pages, EntryId owner);
   // The slot size of one that was freed; nothing when there is no victim, or the records could not
   // be deleted.
-  std::optional<uint32_t> EvictFromDisk();
+  // Of the share of `beside` alone, if it is one.
+  std::optional<uint32_t> EvictFromDisk(EntryId beside = kNoEntry);
+  size_t EvictBatchOf(EntryId first);
+  EntryId TakeVictim(EntryId beside, EntryId first);
   void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);
   // The record of a block that is busy. False when its namespace is gone.

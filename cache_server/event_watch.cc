@@ -151,8 +151,9 @@ class StoreWatch final : public BlockWatch {
       bool has_more = false;
       {
         MutexLock lock(shard.mutex);
-        has_more = shard.VisitPlaces(
-            &place_, kWalkPlaces, [&met](EntryId id, IndexEntry& entry) { Meet(id, entry, &met); });
+        has_more = shard.VisitPlaces(&place_, kWalkPlaces, [&met](EntryId id, IndexEntry& entry) {
+          if (entry.Has(kMapped)) Meet(id, entry, &met);
+        });
       }
       if (!has_more) {
         ++shard_;

@@ -1,8 +1,9 @@
 // Invariant: a block is deferred in a tier only if, when it was taken, another tier had a child of
 // it and none had itself. Both ends of that condition undo the deferral: a copy that comes to
-// another tier, a child that leaves one.
+// another tier, a child that leaves one. A block has one owner in all tiers.
 #include "cache_server/eviction_book.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/random_id.h"
@@ -13,13 +14,16 @@ namespace {
 // Bounds the search for an inner block that another tier has too.
 constexpr int kInnerTriesMax = 64;
 
+constexpr TierPages kNoQuotas = {EvictionTier::kNoQuota, EvictionTier::kNoQuota,
+                                 EvictionTier::kNoQuota};
+
 }  // namespace
 
 EvictionBook::EvictionBook(absl::string_view policy_name)
     : seed_(RandomId()),
-      tiers_{std::make_unique<EvictionTier>(policy_name),
-             std::make_unique<EvictionTier>(policy_name),
-             std::make_unique<EvictionTier>(policy_name)} {}
+      tiers_{std::make_unique<EvictionTier>(policy_name, &owners_),
+             std::make_unique<EvictionTier>(policy_name, &owners_),
+             std::make_unique<EvictionTier>(policy_name, &owners_)} {}
 
 bool EvictionBook::IsElsewhere(TierName tier, EntryId b) {
   for (int i = 0; i < kTiersCount; ++i) {
@@ -54,10 +58,74 @@ void EvictionBook::SetCapacity(TierName tier, uint64_t blocks) {
   Of(tier).SetCapacity(blocks);
 }
 
-void EvictionBook::Insert(TierName tier, EntryId b, EntryId parent, uint32_t slot_pages) {
+void EvictionBook::SetRoom(TierName tier, uint64_t pages) {
   MutexLock lock(mutex_);
-  Of(tier).Insert(b, parent, slot_pages);
+  Of(tier).SetRoom(pages);
+}
+
+bool EvictionBook::Insert(TierName tier, EntryId b, EntryId parent, uint32_t slot_pages,
+                          OwnerId owner) {
+  MutexLock lock(mutex_);
+  if (!IsElsewhere(tier, b)) owners_.Set(b, owner);
+  const bool fits = Of(tier).Insert(b, parent, slot_pages);
   UndeferElsewhere(tier, b);
+  return fits;
+}
+
+bool EvictionBook::SetQuotas(uint64_t version, std::span<const TierPages> quotas) {
+  MutexLock lock(mutex_);
+  if (version <= quotas_version_) return false;
+  quotas_version_ = version;
+  quotas_.resize(std::max(quotas_.size(), quotas.size()), kNoQuotas);
+  bool must_move = false;
+  for (size_t owner = 0; owner < quotas_.size(); ++owner) {
+    const TierPages& pages = owner < quotas.size() ? quotas[owner] : kNoQuotas;
+    for (int tier = 0; tier < kTiersCount; ++tier) {
+      if (quotas_[owner][tier] == pages[tier]) continue;
+      must_move |= tiers_[tier]->SetQuota(static_cast<OwnerId>(owner), pages[tier]);
+    }
+    quotas_[owner] = pages;
+  }
+  return must_move;
+}
+
+void EvictionBook::Move(EntryId b, OwnerId owner, uint32_t slot_pages, const BlockTraits& traits) {
+  MutexLock lock(mutex_);
+  for (const auto& tier : tiers_) tier->Move(b, owner, slot_pages, traits);
+  owners_.Set(b, owner);
+}
+
+bool EvictionBook::FitsQuota(TierName tier, EntryId b) {
+  MutexLock lock(mutex_);
+  return Of(tier).FitsQuota(b);
+}
+
+bool EvictionBook::IsNearQuota(TierName tier, EntryId b, uint32_t slot_pages, uint64_t divisor) {
+  MutexLock lock(mutex_);
+  const EvictionShare& share = Of(tier).ShareOf(b);
+  return share.quota_pages != EvictionTier::kNoQuota &&
+         share.used_pages + slot_pages > share.quota_pages - share.quota_pages / divisor;
+}
+
+bool EvictionBook::CanFitQuota(TierName tier, EntryId b, uint32_t slot_pages) {
+  MutexLock lock(mutex_);
+  return slot_pages <= Of(tier).ShareOf(b).quota_pages;
+}
+
+std::vector<TierPages> EvictionBook::UsedPages() {
+  std::vector<TierPages> used;
+  MutexLock lock(mutex_);
+  for (int tier = 0; tier < kTiersCount; ++tier) {
+    const std::span<const uint64_t> pages = tiers_[tier]->used_pages();
+    if (used.size() < pages.size()) used.resize(pages.size(), TierPages{});
+    for (size_t owner = 0; owner < pages.size(); ++owner) used[owner][tier] = pages[owner];
+  }
+  return used;
+}
+
+uint64_t EvictionBook::ShareBlocks(TierName tier, EntryId b) {
+  MutexLock lock(mutex_);
+  return Of(tier).ShareOf(b).blocks_count;
 }
 
 void EvictionBook::SetPriority(EntryId b, KeepPriority priority, uint32_t slot_pages) {
@@ -92,10 +160,10 @@ void EvictionBook::Use(EntryId b) {
   for (const auto& tier : tiers_) tier->Use(b);
 }
 
-void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner) {
   for (const auto& tier : tiers_) {
     MutexLock lock(mutex_);
-    tier->Lookup(chain, block_tokens);
+    tier->Lookup(chain, block_tokens, owner);
   }
 }
 
@@ -110,19 +178,41 @@ EntryId EvictionBook::TakeVictim(TierName tier, KeepPriority priority_max) {
   return kNoEntry;
 }
 
+EntryId EvictionBook::TakeVictimBeside(TierName tier, EntryId beside, KeepPriority priority_max) {
+  MutexLock lock(mutex_);
+  for (const KeepPriority priority :
+       {KeepPriority::kNone, KeepPriority::kLow, KeepPriority::kHigh}) {
+    if (priority > priority_max) break;
+    const EntryId b = TakeOfShare(tier, Of(tier).ShareOf(beside), priority);
+    if (b != kNoEntry) return b;
+  }
+  return kNoEntry;
+}
+
 EntryId EvictionBook::TakeOfPriority(TierName tier_name, KeepPriority priority) {
   EvictionTier& tier = Of(tier_name);
-  for (EntryId b = tier.TakeVictim(priority); b != kNoEntry; b = tier.TakeVictim(priority)) {
+  EvictionShare& first = tier.FirstToLose();
+  EntryId b = TakeOfShare(tier_name, first, priority);
+  if (b != kNoEntry || !tier.has_own_shares()) return b;
+  for (EvictionShare* const share : tier.SharesByUse()) {
+    if (share != &first) b = TakeOfShare(tier_name, *share, priority);
+    if (b != kNoEntry) break;
+  }
+  return b;
+}
+
+EntryId EvictionBook::TakeOfShare(TierName tier_name, EvictionShare& share, KeepPriority priority) {
+  for (EntryId b = share.TakeVictim(priority); b != kNoEntry; b = share.TakeVictim(priority)) {
     if (IsElsewhere(tier_name, b) || !HasChildElsewhere(tier_name, b)) return b;
-    tier.Defer(b);
+    share.Defer(b);
   }
   for (int i = 0; tier_name != TierName::kDisk && i < kInnerTriesMax; ++i) {
-    const EntryId b = tier.TakeInner(priority);
+    const EntryId b = share.TakeInner(priority);
     if (b == kNoEntry) break;
     if (IsElsewhere(tier_name, b)) return b;
-    tier.PutBackInner(b);
+    share.PutBackInner(b);
   }
-  return tier.TakeDeferred(priority);
+  return share.TakeDeferred(priority);
 }
 
 }  // namespace ibid

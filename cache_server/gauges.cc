@@ -41,4 +41,24 @@ StoreGauges GaugesOf(StoreParts& parts) {
   return now;
 }
 
+std::vector<TenantInfo> TenantsOf(StoreParts& parts) {
+  std::vector<TenantInfo> tenants = parts.tenants.List();
+  const std::vector<TierPages> used = parts.book.UsedPages();
+  // The unnamed tenant is one of them if it is known or something counts for it.
+  const bool is_listed = !tenants.empty() && tenants.front().number == TenantTable::kUnnamed;
+  if (!is_listed && !used.empty() && used[kNobody] != TierPages{}) {
+    tenants.insert(tenants.begin(), TenantInfo{});
+    tenants.front().quota = parts.tenants.QuotaOf(TenantTable::kUnnamed);
+    tenants.front().is_default = true;
+  }
+  for (TenantInfo& tenant : tenants) {
+    if (tenant.number >= used.size()) continue;
+    const TierPages& pages = used[tenant.number];
+    tenant.host_used_bytes = pages[static_cast<int>(TierName::kHost)] * kPageBytes;
+    tenant.disk_used_bytes = pages[static_cast<int>(TierName::kDisk)] * kPageBytes;
+    tenant.gpu_used_bytes = pages[static_cast<int>(TierName::kGpu)] * kPageBytes;
+  }
+  return tenants;
+}
+
 }  // namespace ibid

@@ -132,14 +132,16 @@ bool GpuMover::Begin(Promotion& promotion) {
       MutexLock lock(shard.mutex);
       promotion.traits = residency_.TraitsOf(shard.Get(id), *promotion.ns);
     }
-    // A child of its parent from here on: the room must not be the parent's.
-    parts_.book.Insert(TierName::kGpu, id, promotion.traits.parent);
-    const auto page = AllocateGpu(promotion.ns->slot_pages, id);
-    if (page.has_value()) {
-      promotion.gpu_page = *page;
-      return true;
+    const EntryId parent = promotion.traits.parent;
+    if (residency_.Enter(TierName::kGpu, id, parent, *promotion.ns,
+                         [&] { return EvictOne(id).value_or(0); })) {
+      const auto page = AllocateGpu(promotion.ns->slot_pages, id);
+      if (page.has_value()) {
+        promotion.gpu_page = *page;
+        return true;
+      }
+      residency_.LeaveUnseen(TierName::kGpu, id, parent, *promotion.ns);
     }
-    parts_.book.Remove(TierName::kGpu, id, promotion.traits.parent, {});
   }
   residency_.EndBusy(id);
   return false;
@@ -160,7 +162,7 @@ void GpuMover::End(Promotion& promotion) {
     parts_.events.TellCame(entry, TierName::kGpu, BlockChange::kPromoted);
   } else {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: {}", status.message());
-    parts_.book.Remove(TierName::kGpu, id, promotion.traits.parent, {});
+    residency_.LeaveUnseen(TierName::kGpu, id, promotion.traits.parent, *promotion.ns);
     parts_.gpu->Free(promotion.gpu_page);
   }
   residency_.EndBusy(id);
@@ -178,9 +180,10 @@ std::optional<uint32_t> GpuMover::AllocateGpu(uint32_t slot_pages, EntryId owner
   return page;
 }
 
-std::optional<uint32_t> GpuMover::EvictOne() {
+std::optional<uint32_t> GpuMover::EvictOne(EntryId beside) {
   while (true) {
-    const EntryId id = parts_.book.TakeVictim(TierName::kGpu);
+    const EntryId id = beside == kNoEntry ? parts_.book.TakeVictim(TierName::kGpu)
+                                          : parts_.book.TakeVictimBeside(TierName::kGpu, beside);
     if (id == kNoEntry) return std::nullopt;
     IndexShard& shard = parts_.index.ShardOf(id);
     uint32_t gpu_page = kNoPage;
@@ -227,6 +230,7 @@ std::optional<uint32_t> GpuMover::EvictOne() {
       residency_.EndBusy(id);
       continue;
     }
+    leaving.slot_pages = parts_.gpu->SlotPages(gpu_page);
     parts_.book.Remove(TierName::kGpu, id, parent, leaving);
     const uint32_t slot_pages = parts_.gpu->Free(gpu_page);
     parts_.counters.OnCopyOut(TierName::kGpu, id, parts_.Now());
@@ -243,16 +247,19 @@ bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& 
     MutexLock lock(shard.mutex);
     traits = residency_.TraitsOf(shard.Get(id), ns);
   }
-  parts_.book.Insert(TierName::kHost, id, traits.parent, ns.slot_pages);
-  const auto page = residency_.AllocateHost(ns.slot_pages, id, Residency::Room::kEvict);
-  absl::Status status = absl::ResourceExhaustedError("the host tier has no room");
+  constexpr Residency::Room kRoom = Residency::Room::kEvict;
+  const bool has_entered = residency_.EnterHost(id, traits.parent, ns, kRoom);
+  std::optional<uint32_t> page;
+  if (has_entered) page = residency_.AllocateHost(ns.slot_pages, id, kRoom);
+  absl::Status status = absl::ResourceExhaustedError(
+      has_entered ? "the host tier has no room" : "its tenant's host_bytes_max has no room");
   if (page.has_value()) {
     const uint64_t bytes = uint64_t{ns.slot_pages} * kPageBytes;
     status = parts_.gpu->Read(gpu_page, parts_.arena->View(*page, bytes));
   }
   if (!status.ok()) {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: a block is lost: {}", status.message());
-    parts_.book.Remove(TierName::kHost, id, traits.parent, {.slot_pages = ns.slot_pages});
+    if (has_entered) residency_.LeaveUnseen(TierName::kHost, id, traits.parent, ns);
     if (page.has_value()) parts_.arena->Free(*page);
     return false;
   }

@@ -47,8 +47,9 @@ class GpuMover {
   void End(Promotion& promotion);
 
   std::optional<uint32_t> AllocateGpu(uint32_t slot_pages, EntryId owner);
-  // The slot size of the one that left; nothing when none can.
-  std::optional<uint32_t> EvictOne();
+  // The slot size of the one that left; nothing when none can. Of the share of `beside` alone, if
+  // it is one.
+  std::optional<uint32_t> EvictOne(EntryId beside = kNoEntry);
   // Copies the victim, which is busy, to the host tier. False: it is lost.
   bool DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& ns);
   void ClearExtent(uint32_t victim_pages, uint32_t wanted_pages);

@@ -44,6 +44,11 @@ uint32_t GpuTier::Free(uint32_t page) {
   return slots_.Free(page);
 }
 
+uint32_t GpuTier::SlotPages(uint32_t page) const {
+  MutexLock lock(mutex_);
+  return slots_.SlotPages(page);
+}
+
 std::optional<ExtentAllocator::Clearing> GpuTier::BeginClear(uint32_t victim_pages,
                                                              uint32_t wanted_pages,
                                                              std::span<const uint32_t> except) {

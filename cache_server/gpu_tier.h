@@ -32,6 +32,7 @@ class GpuTier {
   bool CanEverFit(uint32_t slot_pages) const IBID_EXCLUDES(mutex_);
   std::optional<uint32_t> Allocate(uint32_t slot_pages, uint32_t owner) IBID_EXCLUDES(mutex_);
   uint32_t Free(uint32_t page) IBID_EXCLUDES(mutex_);
+  uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
   std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
                                                       std::span<const uint32_t> except)
       IBID_EXCLUDES(mutex_);

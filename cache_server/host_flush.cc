@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace ibid {
 namespace {
 
@@ -19,12 +21,19 @@ KeepResult HostFlush::Run(absl::Duration timeout, const std::function<bool()>& i
                      [](const Block& a, const Block& b) { return a.position < b.position; });
     // More than the tier can hold would wash out what was written first.
     uint64_t room = parts_.disk->usage().total_bytes;
+    absl::flat_hash_map<OwnerId, uint64_t> room_of;  // the same by quotas
     for (const Block& block : blocks) {
       const NamespacePtr ns = parts_.namespaces.Find(block.ns);
       if (ns == nullptr) continue;
       const uint64_t bytes = uint64_t{ns->slot_pages} * kPageBytes;
-      if (bytes > room || !Queue(block, until, is_stopped)) break;
+      if (bytes > room) break;
+      const auto [own, is_new] = room_of.try_emplace(ns->owner(), 0);
+      uint64_t& own_room = own->second;
+      if (is_new) own_room = parts_.tenants.QuotaOf(ns->owner()).disk_bytes_max;
+      if (bytes > own_room) continue;
+      if (!Queue(block, until, is_stopped)) break;
       room -= bytes;
+      own_room -= bytes;
     }
     (void)WaitUntilIdle(until, is_stopped);
   }

@@ -38,10 +38,13 @@ absl::StatusOr<NamespacePtr> NamespaceTable::Open(const NamespaceId& id, const K
   return Add(id, next_number_, layout);
 }
 
-void NamespaceTable::Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout) {
+void NamespaceTable::Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout,
+                             uint32_t tenant) {
   MutexLock lock(mutex_);
   IBID_CHECK(!by_id_.contains(id) && !by_number_.contains(number)) << number;
-  Add(id, number, layout)->is_on_disk.store(true);
+  const NamespacePtr info = Add(id, number, layout);
+  info->tenant.store(tenant);
+  info->is_on_disk.store(true);
 }
 
 void NamespaceTable::NeverUse(uint32_t number) {

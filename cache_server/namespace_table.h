@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "core/block_key.h"
+#include "core/eviction/block_owners.h"
 #include "core/kv_layout.h"
 #include "core/mutex.h"
 
@@ -29,12 +30,18 @@ struct NamespaceInfo {
   uint32_t slot_pages = 0;                  // that a payload takes
   std::atomic<bool> is_on_disk{false};      // the disk directory has its record
   std::atomic<bool> is_announced{false};    // a client has opened it, and the log says so
-  std::atomic<uint32_t> tenant{kNoTenant};  // the first that opened it in this run of the server
+  std::atomic<uint32_t> tenant{kNoTenant};  // the first that opened it
   std::atomic<bool> is_closed{false};       // it was given up to make room for another
 
-  void OwnIfNobodys(uint32_t new_tenant) {
+  // Whose its blocks are: its tenant's; the unnamed tenant's while it has none.
+  OwnerId owner() const {
+    const uint32_t number = tenant.load();
+    return number == kNoTenant ? kNobody : static_cast<OwnerId>(number);
+  }
+  // False when it has a tenant.
+  bool OwnIfNobodys(uint32_t new_tenant) {
     uint32_t nobody = kNoTenant;
-    tenant.compare_exchange_strong(nobody, new_tenant);
+    return tenant.compare_exchange_strong(nobody, new_tenant);
   }
 };
 using NamespacePtr = std::shared_ptr<NamespaceInfo>;
@@ -46,8 +53,9 @@ class NamespaceTable {
   // The one of this id, made if need be. Errors: FailedPrecondition (known with another layout),
   // ResourceExhausted (namespaces_max).
   absl::StatusOr<NamespacePtr> Open(const NamespaceId& id, const KvLayout& layout);
-  // One that the disk directory told of. REQUIRES: neither id nor number is known.
-  void Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout);
+  // One that the disk directory told of, with its tenant or kNoTenant. REQUIRES: neither id nor
+  // number is known.
+  void Restore(const NamespaceId& id, uint32_t number, const KvLayout& layout, uint32_t tenant);
   // The disk directory may have blocks of this number, of nobody's.
   void NeverUse(uint32_t number);
 

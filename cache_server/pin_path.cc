@@ -61,8 +61,7 @@ absl::StatusOr<PinResult> PinPath::Pin(PinId id, const NamespaceId& ns,
 bool PinPath::Record(PinId id, NamespaceInfo& ns, std::span<const BlockKey> keys,
                      const PinOptions& options) {
   DiskDirectory::Change change;
-  if (!ns.is_on_disk.load())
-    change.put_namespaces.push_back({ns.number, ns.id, ns.layout.ToString()});
+  if (!ns.is_on_disk.load()) change.put_namespaces.push_back(parts_.RecordOf(ns));
   // The store's clock means nothing to the next run: ends are kept by the time of day.
   const absl::Time ends_at = absl::Now() + options.duration;
   DiskPin& pin = change.put_pins.emplace_back();

@@ -31,16 +31,28 @@ KeepPriority PinTable::Pinned::priority() const {
   return KeepPriority::kNone;
 }
 
-PinTable::PinTable(const BlockStoreOptions& options, BlockIndex* index, EvictionBook* book)
+PinTable::PinTable(const BlockStoreOptions& options, BlockIndex* index, EvictionBook* book,
+                   const TenantTable* tenants)
     : must_stay_percent_max_(options.must_stay_percent_max),
       pins_max_(options.pins_max),
       pinned_blocks_max_(options.pinned_blocks_max),
       must_stay_pages_max_(MustStayPagesMax(options)),
+      has_disk_(!options.disk_directory.empty()),
       index_(*index),
-      book_(*book) {}
+      book_(*book),
+      tenants_(*tenants) {}
+
+PinTable::OwnLimit PinTable::OwnLimitOf(const NamespaceInfo& ns) const {
+  const TenantQuota quota = tenants_.QuotaOf(ns.owner());
+  const bool is_disk = has_disk_ && quota.disk_bytes_max < quota.host_bytes_max;
+  const uint64_t bytes_max = is_disk ? quota.disk_bytes_max : quota.host_bytes_max;
+  if (bytes_max == TenantQuota::kNoLimit) return {};
+  return {bytes_max / kPageBytes * must_stay_percent_max_ / 100,
+          is_disk ? "disk_bytes_max" : "host_bytes_max", bytes_max, tenants_.NameOf(ns.owner())};
+}
 
 absl::Status PinTable::CheckLimits(const NamespaceInfo& ns, std::span<const BlockKey> keys,
-                                   KeepPriority priority, bool is_new) const {
+                                   KeepPriority priority, bool is_new, const OwnLimit& own) const {
   if (is_new && pins_.size() >= pins_max_)
     return LimitReached("too many pins", "pins_max", pins_max_);
   uint64_t new_blocks = 0;
@@ -56,7 +68,12 @@ absl::Status PinTable::CheckLimits(const NamespaceInfo& ns, std::span<const Bloc
         absl::StrCat("too many pinned blocks: ", blocks_.size(), " and ", new_blocks, " more"),
         "pinned_blocks_max", pinned_blocks_max_);
   }
-  if (new_pages > 0 && must_stay_pages_ + new_pages > must_stay_pages_max_) {
+  return new_pages == 0 ? absl::OkStatus() : CheckMustStay(ns, new_pages, own);
+}
+
+absl::Status PinTable::CheckMustStay(const NamespaceInfo& ns, uint64_t new_pages,
+                                     const OwnLimit& own) const {
+  if (must_stay_pages_ + new_pages > must_stay_pages_max_) {
     return LimitReached(
         absl::StrCat(
             "blocks that must stay have ", must_stay_pages_ * kPageBytes, " bytes and ",
@@ -64,6 +81,16 @@ absl::Status PinTable::CheckLimits(const NamespaceInfo& ns, std::span<const Bloc
             " that they may take of the smallest tier; unpin some, pin a shorter prefix or "
             "with a lower priority"),
         "must_stay_percent_max", must_stay_percent_max_);
+  }
+  const auto it = own_must_stay_pages_.find(ns.owner());
+  const uint64_t own_pages = it == own_must_stay_pages_.end() ? 0 : it->second;
+  if (own_pages + new_pages > own.pages_max) {
+    return LimitReached(
+        absl::StrCat("tenant \"", own.tenant, "\" has ", own_pages * kPageBytes,
+                     " bytes of blocks that must stay, and ", new_pages * kPageBytes, " more, of ",
+                     own.pages_max * kPageBytes, " that they may take: ", must_stay_percent_max_,
+                     " % of its quota"),
+        own.name, own.bytes_max);
   }
   return absl::OkStatus();
 }
@@ -90,16 +117,23 @@ void PinTable::Count(Pinned& pinned, KeepPriority priority, int by) {
   pinned.pins_count[static_cast<size_t>(priority)] += static_cast<uint32_t>(by);
   const KeepPriority after = pinned.priority();
   if (before == after) return;
-  if (before == KeepPriority::kMustStay) must_stay_pages_ -= pinned.slot_pages;
-  if (after == KeepPriority::kMustStay) must_stay_pages_ += pinned.slot_pages;
+  if (before == KeepPriority::kMustStay) {
+    must_stay_pages_ -= pinned.slot_pages;
+    own_must_stay_pages_[pinned.owner] -= pinned.slot_pages;
+  }
+  if (after == KeepPriority::kMustStay) {
+    must_stay_pages_ += pinned.slot_pages;
+    own_must_stay_pages_[pinned.owner] += pinned.slot_pages;
+  }
   book_.SetPriority(pinned.entry, after, pinned.slot_pages);
 }
 
 absl::Status PinTable::Put(PinId id, const NamespacePtr& ns, std::span<const BlockKey> keys,
                            KeepPriority priority, absl::Time ends_at,
                            std::vector<EntryId>* unpinned) {
+  const OwnLimit own = OwnLimitOf(*ns);
   MutexLock lock(mutex_);
-  IBID_RETURN_IF_ERROR(CheckLimits(*ns, keys, priority, !pins_.contains(id.value)));
+  IBID_RETURN_IF_ERROR(CheckLimits(*ns, keys, priority, !pins_.contains(id.value), own));
   Pin pin{ns, priority, ends_at, {}};
   pin.blocks.reserve(keys.size());
   for (const BlockKey& key : keys) {
@@ -107,6 +141,7 @@ absl::Status PinTable::Put(PinId id, const NamespacePtr& ns, std::span<const Blo
     if (is_new) {
       it->second.entry = Bind(ns->number, key);
       it->second.slot_pages = ns->slot_pages;
+      it->second.owner = ns->owner();
     }
     Count(it->second, priority, 1);
     pin.blocks.push_back(&*it);

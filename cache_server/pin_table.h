@@ -13,6 +13,7 @@
 #include <atomic>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,14 +24,16 @@
 #include "cache_server/block_store.h"
 #include "cache_server/eviction_book.h"
 #include "cache_server/namespace_table.h"
+#include "cache_server/tenant_table.h"
 #include "core/mutex.h"
 
 namespace ibid {
 
 class PinTable {
  public:
-  // `index` and `book` must outlive the table.
-  PinTable(const BlockStoreOptions& options, BlockIndex* index, EvictionBook* book);
+  // `index`, `book` and `tenants` must outlive the table.
+  PinTable(const BlockStoreOptions& options, BlockIndex* index, EvictionBook* book,
+           const TenantTable* tenants);
 
   // Adds a pin, or replaces the one of this id. Appends the entries that are pinned no more to
   // `unpinned`: one reference of each is the caller's to drop. Errors: ResourceExhausted; nothing
@@ -58,6 +61,7 @@ class PinTable {
   struct Pinned {
     EntryId entry = kNoEntry;
     uint32_t slot_pages = 0;
+    OwnerId owner = kNobody;
     std::array<uint32_t, kKeepPriorityNames.size()> pins_count{};  // that name it, by priority
 
     KeepPriority priority() const;
@@ -71,8 +75,20 @@ class PinTable {
     std::vector<PinnedBlocks::value_type*> blocks;  // as they were named
   };
 
+  // What blocks of one tenant that must stay may take, and the limit that says so.
+  struct OwnLimit {
+    uint64_t pages_max = TenantQuota::kNoLimit;
+    absl::string_view name;
+    uint64_t bytes_max = 0;
+    std::string tenant;
+  };
+
+  OwnLimit OwnLimitOf(const NamespaceInfo& ns) const;
   absl::Status CheckLimits(const NamespaceInfo& ns, std::span<const BlockKey> keys,
-                           KeepPriority priority, bool is_new) const IBID_REQUIRES(mutex_);
+                           KeepPriority priority, bool is_new, const OwnLimit& own) const
+      IBID_REQUIRES(mutex_);
+  absl::Status CheckMustStay(const NamespaceInfo& ns, uint64_t new_pages, const OwnLimit& own) const
+      IBID_REQUIRES(mutex_);
   // Finds or makes the entry of the block, and counts the table's reference on it.
   EntryId Bind(uint32_t ns, const BlockKey& key) IBID_REQUIRES(mutex_);
   // Undoes it, but for the reference, which is the caller's to drop without the lock.
@@ -85,13 +101,17 @@ class PinTable {
   const uint32_t pins_max_;
   const uint32_t pinned_blocks_max_;
   const uint64_t must_stay_pages_max_;
+  const bool has_disk_;
   BlockIndex& index_;
   EvictionBook& book_;
+  const TenantTable& tenants_;
 
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pin> pins_ IBID_GUARDED_BY(mutex_);
   PinnedBlocks blocks_ IBID_GUARDED_BY(mutex_);
   uint64_t must_stay_pages_ IBID_GUARDED_BY(mutex_) = 0;  // of blocks stored or not
+  // The same of each tenant that has any.
+  absl::flat_hash_map<OwnerId, uint64_t> own_must_stay_pages_ IBID_GUARDED_BY(mutex_);
   std::atomic<uint64_t> pins_count_{0};
 };
 

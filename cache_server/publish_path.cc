@@ -41,10 +41,11 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   std::vector<OfferState> states;
   states.reserve(keys.size());
   std::vector<EntryId> used;
+  const bool can_publish = parts_.tenants.CanPublish(info->owner(), parts_.Now());
   for (const BlockKey& key : keys) {
     EntryId id = kNoEntry;
     bool must_write = residency_.WritesOnUse();
-    states.push_back(OfferOne(session, *info, key, &id, &must_write));
+    states.push_back(OfferOne(session, *info, key, can_publish, &id, &must_write));
     if (id == kNoEntry) continue;
     used.push_back(id);
     if (must_write) residency_.QueueWrite(id, info);
@@ -58,10 +59,11 @@ absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const Namespac
   IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
   ClaimResult result;
   if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
+  const bool can_publish = parts_.tenants.CanPublish(info->owner(), parts_.Now());
   for (const BlockKey& key : keys) {
     EntryId used = kNoEntry;
     bool must_write = false;
-    result.refusal = OfferOne(session, *info, key, &used, &must_write);
+    result.refusal = OfferOne(session, *info, key, can_publish, &used, &must_write);
     if (result.refusal != OfferState::kWanted) break;
     ++result.wanted_count;
   }
@@ -91,26 +93,38 @@ void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
 }
 
 OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                                 EntryId* used, bool* must_write) {
+                                 bool can_publish, EntryId* used, bool* must_write) {
   if (recovery_.is_running()) recovery_.IndexOne(ns, key);
   IndexShard& shard = parts_.index.ShardOf(key);
   EntryId id;
+  bool is_refused = false;  // by the rate of its tenant
   {
     MutexLock lock(shard.mutex);
     id = shard.Find(ns.number, key);
-    if (id == kNoEntry) id = shard.Insert(ns.number, key);
-    IndexEntry& entry = shard.Get(id);
-    if (entry.is_resident()) {
-      *used = id;
-      *must_write = *must_write && Residency::ClaimWrite(entry);
-      return OfferState::kPresent;
+    if (id == kNoEntry && can_publish) id = shard.Insert(ns.number, key);
+    is_refused = id == kNoEntry;
+    if (!is_refused) {
+      IndexEntry& entry = shard.Get(id);
+      if (entry.is_resident()) {
+        *used = id;
+        *must_write = *must_write && Residency::ClaimWrite(entry);
+        return OfferState::kPresent;
+      }
+      // Bytes on their way in or out: what comes of it is not known yet.
+      if (entry.is_in_use()) return OfferState::kPending;
+      const bool is_own = entry.details().checksum == session.value && !entry.Has(kHasWriter);
+      if (entry.is_filling() && !is_own) return OfferState::kPending;
+      is_refused = !can_publish && !entry.is_filling();
+      if (!is_refused) {
+        entry.Set(kFilling);
+        entry.details().checksum = session.value;
+      }
     }
-    // Bytes on their way in or out: what comes of it is not known yet.
-    if (entry.is_in_use()) return OfferState::kPending;
-    const bool is_own = entry.details().checksum == session.value && !entry.Has(kHasWriter);
-    if (entry.is_filling() && !is_own) return OfferState::kPending;
-    entry.Set(kFilling);
-    entry.details().checksum = session.value;
+  }
+  if (is_refused) {
+    parts_.tenants.CountRefused(ns.owner(), 1);
+    parts_.counters.rejected_blocks.Add();
+    return OfferState::kRejected;
   }
   if (parts_.sessions.AddReservation(session, id, parts_.Now()).ok()) return OfferState::kWanted;
   Revoke(session, id);
@@ -177,13 +191,12 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     if (absl::IsResourceExhausted(booked)) parts_.counters.rejected_blocks.Add();
     return booked;
   }
-  if (const uint32_t tenant = info->tenant.load(); tenant != kNoTenant) {
-    const absl::Status paid = parts_.tenants.TakePublish(tenant, info->payload_bytes, parts_.Now());
-    if (!paid.ok()) {
-      Abort(slot);
-      parts_.counters.rejected_blocks.Add();
-      return paid;
-    }
+  if (const absl::Status paid =
+          parts_.tenants.TakePublish(info->owner(), info->payload_bytes, parts_.Now());
+      !paid.ok()) {
+    Abort(slot);
+    parts_.counters.rejected_blocks.Add();
+    return paid;
   }
   EntryId parent;
   IndexShard& shard = parts_.index.ShardOf(id);
@@ -191,17 +204,11 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     MutexLock lock(shard.mutex);
     parent = shard.Get(id).parent;
   }
-  // Not a candidate before Commit, but a child of its parent from here on: the room must not be the
-  // parent's.
-  parts_.book.Insert(TierName::kHost, id, parent, info->slot_pages);
-  const auto page = residency_.AllocateHost(info->slot_pages, id, Residency::Room::kEvict);
-  if (!page.has_value()) {
-    parts_.book.Remove(TierName::kHost, id, parent, {.slot_pages = info->slot_pages});
+  const absl::StatusOr<uint32_t> page = TakeRoom(id, parent, *info);
+  if (!page.ok()) {
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
-    return LimitReached(
-        "no room: the host tier is pinned, leased, being read, being filled or being written",
-        "host_bytes_max", parts_.options.host_bytes_max);
+    return page.status();
   }
   {
     MutexLock lock(shard.mutex);
@@ -209,7 +216,28 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   }
   slot.payload = parts_.arena->View(*page, info->payload_bytes);
   residency_.DemoteAhead();
+  residency_.DemoteAheadOf(id, info->slot_pages);
   return slot;
+}
+
+// The slot of a block that is no candidate before Commit.
+absl::StatusOr<uint32_t> PublishPath::TakeRoom(EntryId id, EntryId parent,
+                                               const NamespaceInfo& ns) {
+  constexpr Residency::Room kRoom = Residency::Room::kEvict;
+  if (!residency_.EnterHost(id, parent, ns, kRoom)) {
+    parts_.tenants.CountRefused(ns.owner(), 1);
+    return LimitReached(
+        absl::StrCat("tenant \"", parts_.tenants.NameOf(ns.owner()),
+                     "\" is at its quota of the host tier, and nothing of it can leave: it is "
+                     "pinned, leased, being read, being filled or being written"),
+        "host_bytes_max", parts_.tenants.QuotaOf(ns.owner()).host_bytes_max);
+  }
+  const auto page = residency_.AllocateHost(ns.slot_pages, id, kRoom);
+  if (page.has_value()) return *page;
+  residency_.LeaveUnseen(TierName::kHost, id, parent, ns);
+  return LimitReached(
+      "no room: the host tier is pinned, leased, being read, being filled or being written",
+      "host_bytes_max", parts_.options.host_bytes_max);
 }
 
 void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, bool durable,

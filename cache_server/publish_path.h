@@ -43,12 +43,15 @@ class PublishPath {
  private:
   // The open namespace. Errors: FailedPrecondition (namespace, session), ResourceExhausted.
   absl::StatusOr<NamespacePtr> Admit(SessionId session, const NamespaceId& ns, size_t keys_count);
-  // `used`: the entry when the block is there; `must_write`: it is to be queued for that use.
+  // Without `can_publish` nothing is wanted that the session has not reserved before. `used`: the
+  // entry when the block is there; `must_write`: it is to be queued for that use.
   OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                      EntryId* used, bool* must_write);
+                      bool can_publish, EntryId* used, bool* must_write);
   // The entry, filling, with the writer's flag. Errors: AlreadyExists, InvalidArgument.
   absl::StatusOr<EntryId> BeginWriting(SessionId session, const NamespaceInfo& ns,
                                        const ChainLink& link);
+  // Errors: ResourceExhausted.
+  absl::StatusOr<uint32_t> TakeRoom(EntryId id, EntryId parent, const NamespaceInfo& ns);
   void Release(EntryId id);
   void QueueWrite(const WriterSlot& slot, std::function<void(absl::Status)> durable_done);
 

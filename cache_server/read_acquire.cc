@@ -56,8 +56,9 @@ class BufferPin final : public BlockRef::Pin {
 // Where a block is read from, and to: a host slot or a buffer.
 struct ReadPath::Target {
   uint32_t disk_page = kNoPage;
-  uint32_t gpu_page = kNoPage;  // if set, it is read from there
-  uint32_t host_page = kNoPage;
+  uint32_t gpu_page = kNoPage;   // if set, it is read from there
+  uint32_t host_page = kNoPage;  // if set, the host policy knows the block, and nobody else does
+  EntryId parent = kNoEntry;
   ReadBuffers::Buffer buffer;
   MutableByteView slot;  // whole pages
   uint64_t checksum = 0;
@@ -146,6 +147,7 @@ void ReadPath::ReadCopy(const Read& read) {
       target.disk_page = entry.disk_page;
       target.checksum = entry.details().checksum;
       target.token_count = entry.details().token_count;
+      target.parent = entry.parent;
       can_promote = entry.host_page == kNoPage && !entry.Has(kHostInTransit);
       // The second read shows that the block is warm: then a colder one makes room. The first takes
       // only what is free, so that a scan of the disk does not wash out the host tier.
@@ -166,7 +168,10 @@ void ReadPath::ReadCopy(const Read& read) {
   if (target.host_page != kNoPage) {
     if (status.ok()) is_promoted = Promote(read, target);
     if (status.ok() && !is_promoted) status = absl::NotFoundError("");  // it was dropped meanwhile
-    if (!is_promoted) parts_.arena->Free(target.host_page);
+    if (!is_promoted) {
+      residency_.LeaveUnseen(TierName::kHost, read.id, target.parent, *read.ns);
+      parts_.arena->Free(target.host_page);
+    }
   }
   if (is_unreadable) DropDamaged(read.ns->number, read.key, read.id);
   if (status.ok()) {
@@ -184,7 +189,12 @@ absl::Status ReadPath::ChooseTarget(const Read& read, bool can_promote, Residenc
                                     Target* target) {
   const uint64_t slot_bytes = uint64_t{read.ns->slot_pages} * kPageBytes;
   std::optional<uint32_t> page;
-  if (can_promote) page = residency_.AllocateHost(read.ns->slot_pages, read.id, room);
+  if (can_promote && residency_.EnterHost(read.id, target->parent, *read.ns, room)) {
+    page = residency_.AllocateHost(read.ns->slot_pages, read.id, room);
+    if (!page.has_value()) {
+      residency_.LeaveUnseen(TierName::kHost, read.id, target->parent, *read.ns);
+    }
+  }
   if (page.has_value()) {
     target->host_page = *page;
     target->slot = parts_.arena->View(*page, slot_bytes);
@@ -230,7 +240,6 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     IBID_CHECK(entry.host_page == kNoPage && !entry.Has(kHostInTransit));
     traits = residency_.TraitsOf(entry, *read.ns);
   }
-  parts_.book.Insert(TierName::kHost, read.id, traits.parent, read.ns->slot_pages);
   {
     // Should it be doomed by now, the last Settle takes this copy out too.
     MutexLock lock(shard.mutex);

@@ -186,7 +186,7 @@ void ReadPath::CountLookup(const ShardView& shard, std::span<const EntryId> foun
     blocks[i].fingerprint = parts_.book.FingerprintOf(shard.keys[i]);
     if (i < found.size()) blocks[i].id = found[i];
   }
-  parts_.book.Lookup(blocks, shard.ns->layout.block_tokens);
+  parts_.book.Lookup(blocks, shard.ns->layout.block_tokens, shard.ns->owner());
 }
 
 ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,

@@ -54,7 +54,7 @@ void Recovery::RestoreNamespaces(std::vector<DiskNamespace> stored) {
   for (const DiskNamespace& ns : stored) {
     const auto layout = KvLayout::Parse(ns.layout);
     if (layout.ok() && layout->Validate().ok() && parts_.namespaces.Find(ns.id) == nullptr) {
-      parts_.namespaces.Restore(ns.id, ns.number, *layout);
+      parts_.namespaces.Restore(ns.id, ns.number, *layout, TenantOf(ns));
       continue;
     }
     IBID_LOG(warn, "disk tier: the record of namespace {} (number {}) is void; so are its blocks",
@@ -62,6 +62,15 @@ void Recovery::RestoreNamespaces(std::vector<DiskNamespace> stored) {
     parts_.namespaces.NeverUse(ns.number);
     void_namespaces_.push_back(ns.number);
   }
+}
+
+uint32_t Recovery::TenantOf(const DiskNamespace& ns) {
+  if (!ns.tenant.has_value()) return kNoTenant;
+  const absl::StatusOr<uint32_t> tenant = parts_.tenants.Open(*ns.tenant);
+  if (tenant.ok()) return *tenant;
+  IBID_LOG(warn, "disk tier: namespace {} waits for a tenant to open it: {}",
+           DigestToShortHex(ns.id.digest), tenant.status().message());
+  return kNoTenant;
 }
 
 // While they stand, their numbers are not given out again.
@@ -254,7 +263,8 @@ void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
     traits = residency_.TraitsOf(shard.Get(id), ns);
   }
   if (page.has_value()) {
-    parts_.book.Insert(TierName::kDisk, id, traits.parent, ns.slot_pages);
+    // Whatever its quota: what is too much leaves as other blocks come.
+    parts_.book.Insert(TierName::kDisk, id, traits.parent, ns.slot_pages, ns.owner());
     parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
     ++indexed_count_;
   } else {

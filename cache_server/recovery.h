@@ -36,6 +36,8 @@ class Recovery {
  private:
   void Run();
   void RestoreNamespaces(std::vector<DiskNamespace> stored);
+  // The one that the record names, or kNoTenant.
+  uint32_t TenantOf(const DiskNamespace& ns);
   void AnswerDurableWrites(const absl::Status& why);
   void DeleteVoidNamespaces();
   absl::Status ScanAll();

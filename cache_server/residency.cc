@@ -105,6 +105,7 @@ void Residency::Finish(const Aftermath& after) {
     parts_.counters.OnCopyOut(TierName::kDisk, id, parts_.Now());
   }
   if (after.gpu_page != kNoPage) {
+    leaving.slot_pages = parts_.gpu->SlotPages(after.gpu_page);
     parts_.book.Remove(TierName::kGpu, id, after.parent, leaving);
     parts_.gpu->Free(after.gpu_page);
     parts_.counters.OnCopyOut(TierName::kGpu, id, parts_.Now());
@@ -219,6 +220,30 @@ EntryId Residency::RefParent(const NamespaceInfo& ns, const BlockKey& parent, ui
   return id;
 }
 
+bool Residency::Enter(TierName tier, EntryId id, EntryId parent, const NamespaceInfo& ns,
+                      absl::FunctionRef<uint32_t()> evict_own) {
+  bool fits = parts_.book.Insert(tier, id, parent, ns.slot_pages, ns.owner());
+  bool can_fit = fits || parts_.book.CanFitQuota(tier, id, ns.slot_pages);
+  // A quota that was lowered is reached step by step: each block that comes lets go of at most as
+  // much as two of its size.
+  for (uint64_t freed_pages = 0; can_fit && !fits && freed_pages < 2 * uint64_t{ns.slot_pages};) {
+    const uint32_t pages = evict_own();
+    freed_pages += pages;
+    can_fit = pages > 0;
+    fits = parts_.book.FitsQuota(tier, id);
+  }
+  if (fits || can_fit) return true;
+  LeaveUnseen(tier, id, parent, ns);
+  return false;
+}
+
+bool Residency::EnterHost(EntryId id, EntryId parent, const NamespaceInfo& ns, Room room) {
+  return Enter(TierName::kHost, id, parent, ns, [&]() -> uint32_t {
+    if (room == Room::kFreeOnly) return 0;
+    return EvictOneFromHost(room == Room::kEvictClean, id).value_or(0);
+  });
+}
+
 std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId owner, Room room) {
   std::optional<uint32_t> page = parts_.arena->Allocate(slot_pages, owner);
   if (page.has_value() || room == Room::kFreeOnly) return page;
@@ -234,9 +259,10 @@ std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId own
   return std::nullopt;
 }
 
-std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only) {
+std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only, EntryId beside) {
   while (true) {
-    const EntryId id = parts_.book.TakeVictim(TierName::kHost);
+    const EntryId id = beside == kNoEntry ? parts_.book.TakeVictim(TierName::kHost)
+                                          : parts_.book.TakeVictimBeside(TierName::kHost, beside);
     if (id == kNoEntry) return std::nullopt;
     Aftermath after;
     after.id = id;
@@ -302,9 +328,24 @@ void Residency::EndDemotion(EntryId id, uint64_t bytes) {
   demoting_bytes_ -= bytes;
 }
 
+bool Residency::DemotesAhead() const {
+  return parts_.disk != nullptr && parts_.options.disk_write == DiskWriteMode::kOnDemotion &&
+         parts_.disk->health().is_writable();
+}
+
+// One for each that comes keeps the balance, however many are on their way to disk.
+void Residency::DemoteAheadOf(EntryId id, uint32_t slot_pages) {
+  if (!DemotesAhead() ||
+      !parts_.book.IsNearQuota(TierName::kHost, id, slot_pages, kDemoteAheadDivisor)) {
+    return;
+  }
+  const EntryId victim = parts_.book.TakeVictimBeside(TierName::kHost, id);
+  uint64_t bytes = 0;
+  if (victim != kNoEntry) (void)DemoteOne(victim, &bytes);
+}
+
 void Residency::DemoteAhead() {
-  if (parts_.disk == nullptr || parts_.options.disk_write != DiskWriteMode::kOnDemotion) return;
-  if (!parts_.disk->health().is_writable()) return;
+  if (!DemotesAhead()) return;
   const ExtentAllocator::Usage usage = parts_.arena->usage();
   const uint64_t wanted_bytes = usage.total_bytes - usage.total_bytes / kDemoteAheadDivisor;
   uint64_t done_bytes = demoting_bytes_.load();

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "cache_server/store_parts.h"
 
 namespace ibid {
@@ -76,12 +77,27 @@ class Residency {
   // parent of block 0, or when the positions do not follow each other.
   EntryId RefParent(const NamespaceInfo& ns, const BlockKey& parent, uint32_t position);
 
+  // `id`, a block of `ns`, is to come into the tier: the policies know it from here on, as a child
+  // of `parent` and not yet as a candidate. Before it has a slot, so that no room for it is made at
+  // the cost of its parent. If its owner is over the quota by it, `evict_own` is called until that
+  // is over: it lets a block of the owner leave and returns the pages of its slot, 0 when none can.
+  // False: too little could leave, and the policies have forgotten `id`.
+  bool Enter(TierName tier, EntryId id, EntryId parent, const NamespaceInfo& ns,
+             absl::FunctionRef<uint32_t()> evict_own);
+  bool EnterHost(EntryId id, EntryId parent, const NamespaceInfo& ns, Room room);
+  // Undoes it for a block that did not come after all.
+  void LeaveUnseen(TierName tier, EntryId id, EntryId parent, const NamespaceInfo& ns) {
+    parts_.book.Remove(tier, id, parent, {.slot_pages = ns.slot_pages});
+  }
   // A slot of the host tier for `owner`, by evicting if `room` allows. Nothing when everything is
   // in use.
   std::optional<uint32_t> AllocateHost(uint32_t slot_pages, EntryId owner, Room room);
   // Keeps some of the host tier free by writing the coldest blocks to disk and evicting them
   // (DiskWriteMode::kOnDemotion). Does nothing when enough is free or on its way.
   void DemoteAhead();
+  // The same for the tenant of `id`, which has come into the host tier: when little of its quota is
+  // left, one of its coldest blocks is to leave for the one that came.
+  void DemoteAheadOf(EntryId id, uint32_t slot_pages);
   // Uses of blocks call for writes to disk: the mode is not kOnDemotion, and the queue has room.
   // Takes no lock.
   bool WritesOnUse() const;
@@ -103,10 +119,12 @@ class Residency {
  private:
   void TakeHostCopy(IndexEntry& entry, Aftermath* after);
   void TakeCopies(IndexEntry& entry, Aftermath* after);
-  std::optional<uint32_t> EvictOneFromHost(bool clean_only);
+  // Pages of the slot that was freed. Of the share of `beside` alone, if it is one.
+  std::optional<uint32_t> EvictOneFromHost(bool clean_only, EntryId beside = kNoEntry);
   void ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);
 
+  bool DemotesAhead() const;
   void EndTransit(EntryId id);
   void EvictDemoted(EntryId id);
   bool DemoteOne(EntryId id, uint64_t* bytes);

@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/status_page.h"
@@ -50,6 +51,24 @@ ordered_json ToJson(const SessionInfo& session) {
           {"reservations", session.reservations}};
 }
 
+ordered_json ToJson(const TenantInfo& tenant) {
+  ordered_json json = {{"tenant", tenant.name},
+                       {"host_used_bytes", tenant.host_used_bytes},
+                       {"disk_used_bytes", tenant.disk_used_bytes},
+                       {"gpu_used_bytes", tenant.gpu_used_bytes},
+                       {"published_bytes", tenant.published_bytes},
+                       {"refused_blocks", tenant.refused_blocks}};
+  const std::pair<const char*, uint64_t> limits[] = {
+      {"publish_bytes_per_second_max", tenant.quota.publish_bytes_per_second_max},
+      {"host_bytes_max", tenant.quota.host_bytes_max},
+      {"disk_bytes_max", tenant.quota.disk_bytes_max},
+      {"gpu_bytes_max", tenant.quota.gpu_bytes_max}};
+  for (const auto& [name, limit] : limits) {
+    if (limit != TenantQuota::kNoLimit) json[name] = limit;
+  }
+  return json;
+}
+
 ordered_json ToJson(const StatsSample& sample, absl::Time now) {
   return {{"age_seconds", absl::ToDoubleSeconds(now - sample.at)},
           {"gpu_hits", sample.gpu_hits},
@@ -96,7 +115,8 @@ std::string StatusJson(const StatusFacts& facts) {
       {"methods", ToArray(facts.methods)},
       {"history", ToArray(facts.history, facts.now)},
       {"prefixes", ToArray(facts.prefixes)},
-      {"sessions", ToArray(facts.sessions)}};
+      {"sessions", ToArray(facts.sessions)},
+      {"tenants", ToArray(facts.tenants)}};
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
 #include "cache_server/rpc_metrics.h"
+#include "cache_server/tenant_table.h"
 
 namespace ibid {
 
@@ -25,6 +26,7 @@ struct StatusFacts {
   std::vector<StatsSample> history;
   std::vector<HotPrefix> prefixes;
   std::vector<SessionInfo> sessions;
+  std::vector<TenantInfo> tenants;
 };
 
 // One JSON object; docs/operations.md has its fields. Texts of clients that are no UTF-8 are

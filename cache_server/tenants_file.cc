@@ -1,5 +1,6 @@
 #include "cache_server/tenants_file.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -13,14 +14,25 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::string_view kRate = "publish_bytes_per_second_max";
+struct QuotaField {
+  absl::string_view name;
+  uint64_t TenantQuota::*value;
+};
+constexpr QuotaField kFields[] = {
+    {"publish_bytes_per_second_max", &TenantQuota::publish_bytes_per_second_max},
+    {"host_bytes_max", &TenantQuota::host_bytes_max},
+    {"disk_bytes_max", &TenantQuota::disk_bytes_max},
+    {"gpu_bytes_max", &TenantQuota::gpu_bytes_max}};
+constexpr absl::string_view kFieldNames =
+    "\"publish_bytes_per_second_max\", \"host_bytes_max\", \"disk_bytes_max\" or "
+    "\"gpu_bytes_max\"";
 constexpr size_t kFileBytesMax = size_t{16} << 20;
 
 class TenantsReader {
  public:
-  TenantsReader(absl::string_view path, TenantTable* tenants) : path_(path), tenants_(*tenants) {}
+  explicit TenantsReader(absl::string_view path) : path_(path) {}
 
-  absl::Status Read(absl::string_view text) {
+  absl::StatusOr<TenantQuotas> Read(absl::string_view text) {
     json root;
     try {
       root = json::parse(text.begin(), text.end());
@@ -28,17 +40,17 @@ class TenantsReader {
       return Wrong("", error.what());  // it names line and column
     }
     if (!root.is_object()) return Wrong("", "use an object with \"default\" and \"tenants\"");
+    TenantQuotas quotas;
     for (const auto& [name, value] : root.items()) {
       if (name == "default") {
-        IBID_ASSIGN_OR_RETURN(const TenantQuota quota, QuotaOf("default", value));
-        tenants_.SetDefault(quota);
+        IBID_ASSIGN_OR_RETURN(quotas.default_quota, QuotaOf("default", value));
       } else if (name == "tenants") {
-        IBID_RETURN_IF_ERROR(ReadTenants(value));
+        IBID_RETURN_IF_ERROR(ReadTenants(value, &quotas));
       } else {
         return Wrong(name, "not known; use \"default\" and \"tenants\"");
       }
     }
-    return absl::OkStatus();
+    return quotas;
   }
 
  private:
@@ -47,42 +59,44 @@ class TenantsReader {
         absl::StrCat("--tenants_file=", path_, ": ", field, field.empty() ? "" : ": ", remedy));
   }
 
-  absl::Status ReadTenants(const json& value) {
+  absl::Status ReadTenants(const json& value, TenantQuotas* quotas) const {
     if (!value.is_object()) return Wrong("tenants", "use an object with a quota for each name");
     for (const auto& [name, quota_value] : value.items()) {
       if (name.size() > kTextFieldBytesMax) return Wrong("tenants", "a name is too long");
-      IBID_ASSIGN_OR_RETURN(const TenantQuota quota,
+      IBID_ASSIGN_OR_RETURN(quotas->tenants[name],
                             QuotaOf(absl::StrCat("tenants.", name), quota_value));
-      IBID_RETURN_IF_ERROR(tenants_.SetQuota(name, quota));
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<TenantQuota> QuotaOf(const std::string& field, const json& value) const {
-    if (!value.is_object()) return Wrong(field, absl::StrCat("use an object with \"", kRate, "\""));
+    if (!value.is_object()) return Wrong(field, absl::StrCat("use an object with ", kFieldNames));
     TenantQuota quota;
-    for (const auto& [name, limit] : value.items()) {
+    for (const auto& [name, number] : value.items()) {
       const std::string full_name = absl::StrCat(field, ".", name);
-      if (name != kRate) return Wrong(full_name, absl::StrCat("not known; use \"", kRate, "\""));
-      if (!limit.is_number_unsigned()) {
+      const auto field_of = std::find_if(std::begin(kFields), std::end(kFields),
+                                         [&](const QuotaField& each) { return each.name == name; });
+      if (field_of == std::end(kFields)) {
+        return Wrong(full_name, absl::StrCat("not known; use ", kFieldNames));
+      }
+      if (!number.is_number_unsigned()) {
         return Wrong(full_name, "use a number of bytes as 100000000; leave it out for no limit");
       }
-      quota.publish_bytes_per_second_max = limit.get<uint64_t>();
+      quota.*field_of->value = number.get<uint64_t>();
     }
     return quota;
   }
 
   const absl::string_view path_;
-  TenantTable& tenants_;
 };
 
 }  // namespace
 
-absl::Status SetTenants(absl::string_view path, absl::string_view text, TenantTable* tenants) {
-  return TenantsReader(path, tenants).Read(text);
+absl::StatusOr<TenantQuotas> ReadTenants(absl::string_view path, absl::string_view text) {
+  return TenantsReader(path).Read(text);
 }
 
-absl::Status ReadTenantsFile(const std::string& path, TenantTable* tenants) {
+absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file.good() && !file.eof()) {
@@ -93,7 +107,7 @@ absl::Status ReadTenantsFile(const std::string& path, TenantTable* tenants) {
     return absl::InvalidArgumentError(
         absl::StrCat("--tenants_file=", path, ": ", text.size(), " bytes, over ", kFileBytesMax));
   }
-  return SetTenants(path, text, tenants);
+  return ReadTenants(path, text);
 }
 
 }  // namespace ibid

@@ -123,9 +123,17 @@ class GrpcAdminChannel final : public AdminChannel {
     list.default_quota = QuotaOf(response.default_quota());
     for (const v1::TenantState& from : response.tenants()) {
       list.tenants.push_back({from.tenant(), QuotaOf(from.quota()), from.has_default(),
-                              from.published_bytes(), from.refused_blocks()});
+                              from.published_bytes(), from.refused_blocks(), from.host_used_bytes(),
+                              from.disk_used_bytes(), from.gpu_used_bytes()});
     }
     return list;
+  }
+
+  absl::Status ReloadQuotas(absl::Duration timeout) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::ReloadQuotasResponse response;
+    return FromGrpcStatus(stub_->ReloadQuotas(&context, {}, &response));
   }
 
  private:
@@ -133,6 +141,9 @@ class GrpcAdminChannel final : public AdminChannel {
     if (from.publish_bytes_per_second_max.has_value()) {
       to->set_publish_bytes_per_second_max(*from.publish_bytes_per_second_max);
     }
+    if (from.host_bytes_max.has_value()) to->set_host_bytes_max(*from.host_bytes_max);
+    if (from.disk_bytes_max.has_value()) to->set_disk_bytes_max(*from.disk_bytes_max);
+    if (from.gpu_bytes_max.has_value()) to->set_gpu_bytes_max(*from.gpu_bytes_max);
   }
 
   static QuotaValues QuotaOf(const v1::Quota& from) {
@@ -140,6 +151,9 @@ class GrpcAdminChannel final : public AdminChannel {
     if (from.has_publish_bytes_per_second_max()) {
       quota.publish_bytes_per_second_max = from.publish_bytes_per_second_max();
     }
+    if (from.has_host_bytes_max()) quota.host_bytes_max = from.host_bytes_max();
+    if (from.has_disk_bytes_max()) quota.disk_bytes_max = from.disk_bytes_max();
+    if (from.has_gpu_bytes_max()) quota.gpu_bytes_max = from.gpu_bytes_max();
     return quota;
   }
 

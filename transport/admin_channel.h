@@ -68,6 +68,7 @@ struct PinState {
 // Nothing: no limit.
 struct QuotaValues {
   std::optional<uint64_t> publish_bytes_per_second_max;
+  std::optional<uint64_t> host_bytes_max, disk_bytes_max, gpu_bytes_max;
 };
 
 // As in v1::TenantState, field by field.
@@ -76,6 +77,7 @@ struct TenantState {
   QuotaValues quota;
   bool has_default = false;
   uint64_t published_bytes = 0, refused_blocks = 0;
+  uint64_t host_used_bytes = 0, disk_used_bytes = 0, gpu_used_bytes = 0;
 };
 
 struct QuotaList {
@@ -110,6 +112,8 @@ class AdminChannel {
                                 absl::Duration timeout) = 0;
   virtual absl::Status SetDefaultQuota(const QuotaValues& quota, absl::Duration timeout) = 0;
   virtual absl::StatusOr<QuotaList> ListQuotas(absl::Duration timeout) = 0;
+  // From the server's --tenants_file.
+  virtual absl::Status ReloadQuotas(absl::Duration timeout) = 0;
 };
 
 }  // namespace ibid

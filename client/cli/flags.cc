@@ -96,3 +96,10 @@ ABSL_FLAG(std::string, tenant, "", "tenant whose quota is set; empty: clients th
 ABSL_FLAG(bool, default_, false, "set the quota of all tenants that have none of their own");
 ABSL_FLAG(std::string, publish_bytes_per_second_max, "",
           "bytes that the tenant may publish a second; none: no limit; default: as the others");
+ABSL_FLAG(std::string, host_bytes_max, "",
+          "bytes of memory that its blocks may take; none, default: as above");
+ABSL_FLAG(std::string, disk_bytes_max, "",
+          "bytes of the disk tier that its blocks may take; none, default: as above");
+ABSL_FLAG(std::string, gpu_bytes_max, "",
+          "bytes of the gpu tier that its blocks may take; none, default: as above");
+ABSL_FLAG(bool, reload, false, "have the servers read their --tenants_file again");

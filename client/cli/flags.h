@@ -45,6 +45,10 @@ ABSL_DECLARE_FLAG(bool, list);
 ABSL_DECLARE_FLAG(std::string, tenant);
 ABSL_DECLARE_FLAG(bool, default_);
 ABSL_DECLARE_FLAG(std::string, publish_bytes_per_second_max);
+ABSL_DECLARE_FLAG(std::string, host_bytes_max);
+ABSL_DECLARE_FLAG(std::string, disk_bytes_max);
+ABSL_DECLARE_FLAG(std::string, gpu_bytes_max);
+ABSL_DECLARE_FLAG(bool, reload);
 
 ABSL_DECLARE_FLAG(bool, snapshot);
 ABSL_DECLARE_FLAG(absl::Duration, for_);

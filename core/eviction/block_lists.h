@@ -27,13 +27,14 @@ enum class Place : uint32_t {
   kInner = 3,     // handed out and kept back, because a child of it is in the tier
   kDeferred = 4,  // handed out and kept back, because it should leave only when nothing else can
   kKept = 5,      // handed out and kept back, because of its priority
-  kPolicy = 8,
+  kPolicy = 6,
 };
 
 struct BlockNode {
   EntryId colder = kNoEntry;
   EntryId hotter = kNoEntry;
-  uint32_t place : 4 = 0;
+  uint32_t place : 3 = 0;
+  uint32_t is_own : 1 = 0;           // in the share of its owner, not in the common one
   uint32_t priority : 2 = 0;         // KeepPriority; stays when the block leaves the tier
   uint32_t children_count : 26 = 0;  // blocks of the tier that name this one as parent
   uint32_t word = 0;

@@ -1,60 +1,156 @@
 // Invariants:
-// - A block is in the tier <=> its place is not kOutside.
-// - The policy knows a block (OnInsert was called, OnRemove was not) <=> its place is neither
-//   kOutside nor kNew.
-// - A block in the inner list had a child in the tier when it came there; whoever takes its last
-//   child out gives it back to the policy.
+// - A block is in the tier <=> its place is not kOutside. It is in the share of its owner <=> its
+//   node says is_own; else in the common one. Only its own share is told of it.
 // - children_count of a node is the number of blocks in the tier whose parent it is.
-// - A block that is kept back is in the list of its place and priority.
+// - used_pages and blocks_count of a share are of the blocks in it; used_pages_ of an owner is of
+//   its blocks in any share.
 #include "core/eviction/eviction_tier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
 
 namespace ibid {
-namespace {
 
-// Blocks of a chain lie anywhere in the array of nodes: they are fetched this far ahead.
-constexpr size_t kPrefetchDistance = 12;
+EvictionTier::EvictionTier(absl::string_view policy_name, const BlockOwners* owners)
+    : policy_name_(policy_name),
+      owners_(owners),
+      common_(std::make_unique<EvictionShare>(policy_name, lists_)) {}
 
-}  // namespace
+// ---- Shares
 
-EvictionTier::EvictionTier(absl::string_view policy_name) {
-  auto policy = MakeEvictionPolicy(policy_name, lists_);
-  IBID_CHECK(policy.ok()) << policy.status().ToString();
-  policy_ = *std::move(policy);
+EvictionShare& EvictionTier::ShareOf(EntryId b) {
+  const bool is_own = lists_.Has(b) && lists_[b].is_own != 0;
+  return is_own ? *own_shares_[OwnerOf(b)] : *common_;
 }
 
-BlockList* EvictionTier::KeptBackList(EntryId b) {
-  switch (lists_.PlaceOf(b)) {
-    case Place::kKept:
-      return &kept_[lists_[b].priority];
-    case Place::kInner:
-      return &inner_[lists_[b].priority];
-    case Place::kDeferred:
-      return &deferred_[lists_[b].priority];
-    default:
-      return nullptr;
+EvictionShare& EvictionTier::ShareFor(OwnerId owner) {
+  EvictionShare* const own = OwnShare(owner);
+  return own != nullptr && own->quota_pages != kNoQuota ? *own : *common_;
+}
+
+void EvictionTier::SetCapacity(uint64_t blocks) {
+  capacity_blocks_ = blocks;
+  common_->SetCapacity(blocks);
+  for (const OwnerId owner : with_share_) SetCapacityOf(*own_shares_[owner]);
+}
+
+void EvictionTier::SetRoom(uint64_t pages) {
+  room_pages_ = pages;
+  for (const OwnerId owner : with_share_) SetCapacityOf(*own_shares_[owner]);
+}
+
+void EvictionTier::SetCapacityOf(EvictionShare& share) {
+  const double part = room_pages_ == 0 || share.quota_pages >= room_pages_
+                          ? 1
+                          : static_cast<double>(share.quota_pages) / room_pages_;
+  share.SetCapacity(static_cast<uint64_t>(static_cast<double>(capacity_blocks_) * part));
+}
+
+bool EvictionTier::SetQuota(OwnerId owner, uint64_t pages) {
+  EvictionShare* own = OwnShare(owner);
+  if (own == nullptr && pages == kNoQuota) return false;
+  if (own == nullptr) {
+    if (own_shares_.size() <= owner) own_shares_.resize(size_t{owner} + 1);
+    own_shares_[owner] = std::make_unique<EvictionShare>(policy_name_, lists_);
+    own = own_shares_[owner].get();
+    with_share_.push_back(owner);
   }
+  own->quota_pages = pages;
+  SetCapacityOf(*own);
+  const uint64_t used_pages = owner < used_pages_.size() ? used_pages_[owner] : 0;
+  const uint64_t misplaced_pages =
+      pages == kNoQuota ? own->used_pages : used_pages - own->used_pages;
+  DropShareIfOver(owner);
+  return misplaced_pages > 0;
 }
 
-bool EvictionTier::IsKnownToPolicy(EntryId b) const {
-  const Place place = lists_.PlaceOf(b);
-  return place != Place::kOutside && place != Place::kNew;
+void EvictionTier::DropShareIfOver(OwnerId owner) {
+  const EvictionShare* const own = OwnShare(owner);
+  if (own == nullptr || own->quota_pages != kNoQuota || own->blocks_count > 0) return;
+  own_shares_[owner] = nullptr;
+  with_share_.erase(std::find(with_share_.begin(), with_share_.end(), owner));
 }
 
-void EvictionTier::EndKeptBack(EntryId b) {
-  BlockList* const list = KeptBackList(b);
-  if (list != nullptr) lists_.Unlink(*list, b, Place::kTaken);
+void EvictionTier::CountUse(OwnerId owner, int64_t pages) {
+  if (used_pages_.size() <= owner) used_pages_.resize(size_t{owner} + 1);
+  used_pages_[owner] += static_cast<uint64_t>(pages);
 }
 
-void EvictionTier::KeepBack(EntryId b, Place place) {
-  lists_[b].place = static_cast<uint32_t>(place);
-  lists_.PushHottest(*KeptBackList(b), b, place);
+void EvictionTier::Move(EntryId b, OwnerId to, uint32_t slot_pages, const BlockTraits& traits) {
+  if (!contains(b)) return;
+  const OwnerId from = OwnerOf(b);
+  if (from != to) {
+    CountUse(from, -int64_t{slot_pages});
+    CountUse(to, slot_pages);
+  }
+  EvictionShare& old_share = ShareOf(b);
+  EvictionShare& new_share = ShareFor(to);
+  if (&old_share == &new_share) return;
+  BlockNode& node = lists_[b];
+  const bool was_new = node.place == static_cast<uint32_t>(Place::kNew);
+  old_share.Remove(b, {traits.fingerprint, /*is_eviction=*/false, slot_pages});
+  old_share.used_pages -= slot_pages;
+  --old_share.blocks_count;
+  node.place = static_cast<uint32_t>(Place::kNew);
+  node.is_own = &new_share == common_.get() ? 0 : 1;
+  new_share.used_pages += slot_pages;
+  ++new_share.blocks_count;
+  DropShareIfOver(from);
+  if (was_new) return;
+  BlockTraits known = traits;
+  if (known.parent != kNoEntry && &ShareOf(known.parent) != &new_share) known.parent = kNoEntry;
+  new_share.Admit(b, known);
 }
 
-void EvictionTier::Insert(EntryId b, EntryId parent, uint32_t slot_pages) {
+double EvictionTier::UseOf(const EvictionShare& share) const {
+  if (share.blocks_count == 0) return -1;
+  const uint64_t may_use = std::min(share.quota_pages, room_pages_);
+  return static_cast<double>(share.used_pages) /
+         static_cast<double>(std::max(may_use, uint64_t{1}));
+}
+
+EvictionShare& EvictionTier::FirstToLose() {
+  EvictionShare* first = common_.get();
+  if (!has_own_shares()) return *first;
+  double most = UseOf(*first);
+  for (const OwnerId owner : with_share_) {
+    const double use = UseOf(*own_shares_[owner]);
+    if (use <= most) continue;
+    most = use;
+    first = own_shares_[owner].get();
+  }
+  return *first;
+}
+
+std::vector<EvictionShare*> EvictionTier::SharesByUse() {
+  std::vector<std::pair<double, EvictionShare*>> by_use;
+  if (common_->blocks_count > 0) by_use.emplace_back(UseOf(*common_), common_.get());
+  for (const OwnerId owner : with_share_) {
+    EvictionShare* const share = own_shares_[owner].get();
+    if (share->blocks_count > 0) by_use.emplace_back(UseOf(*share), share);
+  }
+  std::stable_sort(by_use.begin(), by_use.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<EvictionShare*> shares;
+  for (const auto& [use, share] : by_use) shares.push_back(share);
+  return shares;
+}
+
+EntryId EvictionTier::TakeVictim(KeepPriority priority) {
+  EntryId b = FirstToLose().TakeVictim(priority);
+  if (b != kNoEntry || !has_own_shares()) return b;
+  for (EvictionShare* const share : SharesByUse()) {
+    b = share->TakeVictim(priority);
+    if (b != kNoEntry) break;
+  }
+  return b;
+}
+
+// ---- Blocks
+
+bool EvictionTier::Insert(EntryId b, EntryId parent, uint32_t slot_pages) {
   if (parent != kNoEntry) ++lists_.Ensure(parent).children_count;
   has_had_blocks_ = true;
   BlockNode& node = lists_.Ensure(b);
@@ -63,6 +159,13 @@ void EvictionTier::Insert(EntryId b, EntryId parent, uint32_t slot_pages) {
   node.place = static_cast<uint32_t>(Place::kNew);
   node.word = 0;
   if (node.priority != 0) kept_pages_ += slot_pages;
+  const OwnerId owner = OwnerOf(b);
+  EvictionShare& share = ShareFor(owner);
+  node.is_own = &share == common_.get() ? 0 : 1;
+  share.used_pages += slot_pages;
+  ++share.blocks_count;
+  CountUse(owner, slot_pages);
+  return share.used_pages <= share.quota_pages;
 }
 
 void EvictionTier::SetPriority(EntryId b, KeepPriority priority, uint32_t slot_pages) {
@@ -72,39 +175,53 @@ void EvictionTier::SetPriority(EntryId b, KeepPriority priority, uint32_t slot_p
     if (node.priority != 0) kept_pages_ -= slot_pages;
     if (priority != KeepPriority::kNone) kept_pages_ += slot_pages;
   }
-  const bool was_kept_back = KeptBackList(b) != nullptr;
-  EndKeptBack(b);
-  node.priority = static_cast<uint32_t>(priority);
-  // Where it belongs now shows when the policy hands it out again.
-  if (was_kept_back) policy_->PutBack(b);
+  ShareOf(b).SetPriority(b, priority);
 }
 
 void EvictionTier::Admit(EntryId b, const BlockTraits& traits) {
   if (lists_.PlaceOf(b) != Place::kNew) return;
-  policy_->OnInsert(b, traits);
-}
-
-void EvictionTier::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
-  if (!has_had_blocks_) return;  // there is nothing to use, and nothing to learn yet
-  for (size_t i = 0; i < chain.size(); ++i) {
-    if (i + kPrefetchDistance < chain.size()) lists_.Prefetch(chain[i + kPrefetchDistance].id);
-    EndKeptBack(chain[i].id);
+  EvictionShare& share = ShareOf(b);
+  if (!has_own_shares() || traits.parent == kNoEntry || &ShareOf(traits.parent) == &share) {
+    return share.Admit(b, traits);
   }
-  policy_->OnLookup(chain, block_tokens);
+  BlockTraits known = traits;  // the parent is one of another share's
+  known.parent = kNoEntry;
+  share.Admit(b, known);
 }
 
-void EvictionTier::Use(EntryId b) {
-  if (!IsKnownToPolicy(b)) return;
-  EndKeptBack(b);
-  policy_->OnUse(b);
+std::span<const ChainBlock> EvictionTier::OnlyOf(const EvictionShare& share,
+                                                 std::span<const ChainBlock> chain,
+                                                 std::vector<ChainBlock>* masked) {
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const EntryId b = chain[i].id;
+    if (!contains(b) || &ShareOf(b) == &share) continue;
+    if (masked->empty()) masked->assign(chain.begin(), chain.end());
+    (*masked)[i].id = kNoEntry;
+  }
+  return masked->empty() ? chain : std::span<const ChainBlock>(*masked);
 }
+
+void EvictionTier::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner) {
+  if (!has_had_blocks_) return;  // there is nothing to use, and nothing to learn yet
+  EvictionShare& share = ShareFor(owner);
+  std::vector<ChainBlock> masked;
+  if (has_own_shares()) chain = OnlyOf(share, chain, &masked);
+  share.Lookup(chain, block_tokens);
+}
+
+void EvictionTier::Use(EntryId b) { ShareOf(b).Use(b); }
 
 void EvictionTier::Remove(EntryId b, EntryId parent, const LeavingBlock& leaving) {
   if (!contains(b)) return;
-  EndKeptBack(b);
-  if (IsKnownToPolicy(b)) policy_->OnRemove(b, leaving);
+  EvictionShare& share = ShareOf(b);
+  const OwnerId owner = OwnerOf(b);
   if (lists_[b].priority != 0) kept_pages_ -= leaving.slot_pages;
-  lists_[b].place = static_cast<uint32_t>(Place::kOutside);
+  share.Remove(b, leaving);
+  lists_[b].is_own = 0;
+  share.used_pages -= leaving.slot_pages;
+  --share.blocks_count;
+  CountUse(owner, -int64_t{leaving.slot_pages});
+  DropShareIfOver(owner);
   if (parent == kNoEntry) return;
   IBID_CHECK(lists_[parent].children_count > 0);
   --lists_[parent].children_count;
@@ -113,57 +230,6 @@ void EvictionTier::Remove(EntryId b, EntryId parent, const LeavingBlock& leaving
   }
 }
 
-EntryId EvictionTier::TakeLeaf(BlockList& list) {
-  while (!list.is_empty()) {
-    const EntryId b = list.coldest;
-    lists_.Unlink(list, b, Place::kTaken);
-    if (lists_[b].children_count == 0) return b;
-    KeepBack(b, Place::kInner);
-  }
-  return kNoEntry;
-}
-
-EntryId EvictionTier::TakeVictim(KeepPriority priority) {
-  if (priority != KeepPriority::kNone) return TakeLeaf(kept_[static_cast<int>(priority)]);
-  for (EntryId b = policy_->TakeVictim(); b != kNoEntry; b = policy_->TakeVictim()) {
-    const BlockNode& node = lists_[b];
-    if (node.children_count > 0) {
-      KeepBack(b, Place::kInner);
-    } else if (node.priority > 0) {
-      KeepBack(b, Place::kKept);
-    } else {
-      return b;
-    }
-  }
-  return kNoEntry;
-}
-
-void EvictionTier::PutBack(EntryId b) {
-  EndKeptBack(b);
-  if (lists_.PlaceOf(b) == Place::kTaken) policy_->PutBack(b);
-}
-
-void EvictionTier::Defer(EntryId b) {
-  if (lists_.PlaceOf(b) == Place::kTaken) KeepBack(b, Place::kDeferred);
-}
-
-EntryId EvictionTier::TakeDeferred(KeepPriority priority) {
-  return TakeLeaf(deferred_[static_cast<int>(priority)]);
-}
-
-void EvictionTier::Undefer(EntryId b) {
-  if (lists_.PlaceOf(b) == Place::kDeferred) PutBack(b);
-}
-
-EntryId EvictionTier::TakeInner(KeepPriority priority) {
-  BlockList& list = inner_[static_cast<int>(priority)];
-  const EntryId b = list.coldest;
-  if (b != kNoEntry) lists_.Unlink(list, b, Place::kTaken);
-  return b;
-}
-
-void EvictionTier::PutBackInner(EntryId b) {
-  if (lists_.PlaceOf(b) == Place::kTaken) KeepBack(b, Place::kInner);
-}
+void EvictionTier::PutBack(EntryId b) { ShareOf(b).PutBack(b); }
 
 }  // namespace ibid

@@ -85,6 +85,9 @@ TEST_F(CliTest, WrongUsageIsOneLineAndCodeTwo) {
       {"quota", "--publish_bytes_per_second_max=5"},
       {"quota", "--tenant=a", "--publish_bytes_per_second_max=fast"},
       {"quota", "--default", "--publish_bytes_per_second_max=default"},
+      {"quota", "--tenant=a", "--host_bytes_max=much"},
+      {"quota", "--tenant=a", "--host_bytes_max=5", "--disk_bytes_max=default"},
+      {"quota", "--reload", "--tenant=a"},
       {"watch", "--namespace=12"},
       {"watch", "--for=-1s"},
       {"status", "--servers=nowhere"},
@@ -266,13 +269,23 @@ TEST_F(CliTest, AQuotaIsSetAndShown) {
   const RunResult shown = Ibid({"quota"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("default 2.0 MiB/s to publish"));
-  EXPECT_THAT(shown.out, HasSubstr("batch                1.0 MiB/s; published"));
+  EXPECT_THAT(shown.out, HasSubstr("batch                nothing stored; 1.0 MiB/s; published"));
+  // What is not named stays.
+  EXPECT_EQ(Ibid({"quota", "--tenant=batch", "--host_bytes_max=3145728", "--gpu_bytes_max=none"})
+                .exit_code,
+            0);
+  EXPECT_THAT(Ibid({"quota"}).out,
+              HasSubstr("batch                host 0 B of 3.0 MiB; 1.0 MiB/s; published"));
   EXPECT_EQ(Ibid({"quota", "--tenant=batch", "--publish_bytes_per_second_max=default"}).exit_code,
             0);
   const auto json = nlohmann::json::parse(Ibid({"quota", "--json"}).out);
   EXPECT_EQ(json["servers"][0]["default"]["publish_bytes_per_second_max"], 2097152);
+  EXPECT_EQ(json["servers"][0]["tenants"].back()["host_used_bytes"], 0);
   EXPECT_EQ(Ibid({"quota", "--default", "--publish_bytes_per_second_max=none"}).exit_code, 0);
   EXPECT_THAT(Ibid({"quota"}).out, HasSubstr("default no limit to publish"));
+  const RunResult reload = Ibid({"quota", "--reload"});
+  EXPECT_EQ(reload.exit_code, 4);
+  EXPECT_THAT(reload.err, HasSubstr("start it with --tenants_file"));
 }
 
 TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {

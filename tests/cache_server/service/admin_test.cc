@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "core/host_memory.h"
 #include "tests/cache_server/service/server_fixture.h"
 #include "tests/harness/http.h"
 #include "tests/harness/process.h"
@@ -211,6 +212,56 @@ TEST_F(AdminTest, AQuotaRefusesBlocksAndNothingElse) {
   EXPECT_EQ(list->tenants[1].published_bytes, 3 * SmallLayout().PayloadBytes());
 }
 
+TEST_F(AdminTest, QuotasAreReadAgainOnRequestAndAWrongFileChangesNothing) {
+  ServerOptions options = SmallServer();
+  options.tenants_file = folder_ / "tenants.json";
+  const auto write = [&](const char* text) { std::ofstream(options.tenants_file) << text; };
+  write(R"({"tenants": {"batch": {"host_bytes_max": 4096}}})");
+  StartServer(options);
+  write(R"({"tenants": {"batch": {"host_bytes_max": "much"}, "new": {}}})");
+  const absl::Status wrong = Admin()->ReloadQuotas(kPatience);
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
+  EXPECT_THAT(std::string(wrong.message()),
+              HasSubstr("tenants.batch.host_bytes_max: use a number"));
+  EXPECT_EQ(Admin()->ListQuotas(kPatience)->tenants.size(), 1u);
+  write(R"({"default": {"gpu_bytes_max": 5}, "tenants": {"new": {"disk_bytes_max": 7}}})");
+  ASSERT_TRUE(Admin()->SetQuota("batch", QuotaValues{uint64_t{1}}, kPatience).ok());
+  ASSERT_TRUE(Admin()->ReloadQuotas(kPatience).ok());
+  const auto list = Admin()->ListQuotas(kPatience);
+  EXPECT_EQ(list->default_quota.gpu_bytes_max, 5u);
+  ASSERT_EQ(list->tenants.size(), 2u);
+  EXPECT_TRUE(list->tenants[0].has_default) << "what was set meanwhile is replaced too";
+  EXPECT_EQ(list->tenants[1].quota.disk_bytes_max, 7u);
+  EXPECT_EQ(list->tenants[1].quota.host_bytes_max, std::nullopt);
+}
+
+TEST_F(AdminTest, AServerWithoutAFileOfQuotasSaysSo) {
+  StartServer(SmallServer());
+  const absl::Status status = Admin()->ReloadQuotas(kPatience);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--tenants_file"));
+}
+
+// What a tenant's blocks take is counted in slots and shown with the limit.
+TEST_F(AdminTest, AQuotaOfBytesIsKeptAndShown) {
+  StartServer(SmallServer());
+  const uint64_t slot_bytes = RoundUp(SmallLayout().PayloadBytes(), kPageBytes);
+  QuotaValues quota;
+  quota.host_bytes_max = 2 * slot_bytes;
+  ASSERT_TRUE(Admin()->SetQuota("batch", quota, kPatience).ok());
+  const auto channel = *CacheChannel::Create(server->address(), {});
+  ASSERT_TRUE(channel->OpenNamespace(spec_, "batch", kPatience).ok());
+  const auto client = Connect(spec_);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_THAT(client->Publish(MakeBlocks(spec_, 1, 1'000 + 100 * i)), Each(BlockOutcome::kOk));
+  }
+  const auto list = Admin()->ListQuotas(kPatience);
+  ASSERT_EQ(list->tenants.size(), 2u);
+  EXPECT_EQ(list->tenants[1].host_used_bytes, 2 * slot_bytes);
+  EXPECT_EQ(list->tenants[1].quota.host_bytes_max, 2 * slot_bytes);
+  EXPECT_EQ(list->tenants[0].host_used_bytes, 0u) << "who shares it is not billed";
+}
+
 // 44: who comes from elsewhere commands nothing.
 TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   const std::string outward = OutwardAddress();
@@ -223,7 +274,8 @@ TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
        {admin->Drain(kPatience).status(), admin->Flush(kPatience).status(),
         admin->Verify(0, kPatience, GoOn).status(), admin->Pin({}, kPatience).status(),
         admin->Unpin(1, kPatience), admin->ListPins(kPatience).status(),
-        admin->SetQuota("", std::nullopt, kPatience), admin->ListQuotas(kPatience).status()}) {
+        admin->SetQuota("", std::nullopt, kPatience), admin->ListQuotas(kPatience).status(),
+        admin->ReloadQuotas(kPatience)}) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_ca"));
   }

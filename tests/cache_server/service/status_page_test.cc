@@ -71,6 +71,10 @@ TEST_F(StatusPageTest, TheJsonSaysWhatHappened) {
   ASSERT_EQ(stats["sessions"].size(), 1u);
   EXPECT_EQ(stats["sessions"][0]["client_name"], "test");
   EXPECT_EQ(stats["sessions"][0]["leased_blocks"], 4);
+  ASSERT_EQ(stats["tenants"].size(), 1u);
+  EXPECT_EQ(stats["tenants"][0]["tenant"], "");
+  EXPECT_EQ(stats["tenants"][0]["host_used_bytes"], stats["tiers"][0]["used_bytes"]);
+  EXPECT_FALSE(stats["tenants"][0].contains("host_bytes_max")) << "there is no limit";
   EXPECT_TRUE(Eventually([&] { return Stats()["history"].size() >= 1; }));
   bool has_fetch = false;
   for (const auto& method : stats["methods"]) {

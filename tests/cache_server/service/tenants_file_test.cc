@@ -10,23 +10,20 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string ErrorOf(absl::string_view text) {
-  TenantTable tenants(2);
-  return std::string(SetTenants("t.json", text, &tenants).message());
+  return std::string(ReadTenants("t.json", text).status().message());
 }
 
-TEST(TenantsFileTest, SetsTheDefaultAndEachTenant) {
-  TenantTable tenants(10);
-  ASSERT_TRUE(SetTenants("t.json",
-                         R"({"default": {"publish_bytes_per_second_max": 5},
-                             "tenants": {"a": {"publish_bytes_per_second_max": 7}, "b": {}}})",
-                         &tenants)
-                  .ok());
-  EXPECT_EQ(tenants.default_quota().publish_bytes_per_second_max, 5u);
-  const std::vector<TenantInfo> all = tenants.List();
-  ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[0].quota.publish_bytes_per_second_max, 7u);
-  EXPECT_EQ(all[1].quota.publish_bytes_per_second_max, TenantQuota::kNoLimit);
-  EXPECT_FALSE(all[1].is_default);
+TEST(TenantsFileTest, SaysTheDefaultAndEachTenant) {
+  const auto quotas = ReadTenants("t.json",
+                                  R"({"default": {"publish_bytes_per_second_max": 5},
+                                      "tenants": {"a": {"publish_bytes_per_second_max": 7,
+                                                        "host_bytes_max": 8, "disk_bytes_max": 9,
+                                                        "gpu_bytes_max": 10}, "b": {}}})");
+  ASSERT_TRUE(quotas.ok()) << quotas.status();
+  EXPECT_EQ(quotas->default_quota, TenantQuota{5});
+  ASSERT_EQ(quotas->tenants.size(), 2u);
+  EXPECT_EQ(quotas->tenants.at("a"), (TenantQuota{7, 8, 9, 10}));
+  EXPECT_EQ(quotas->tenants.at("b"), TenantQuota{});
 }
 
 TEST(TenantsFileTest, ErrorsNameThePlaceAndTheRemedy) {
@@ -37,15 +34,13 @@ TEST(TenantsFileTest, ErrorsNameThePlaceAndTheRemedy) {
   EXPECT_THAT(ErrorOf(R"({"tenants": 5})"), HasSubstr("tenants: use an object"));
   EXPECT_THAT(ErrorOf(R"({"tenants": {"a": 5}})"), HasSubstr("tenants.a: use an object"));
   EXPECT_THAT(ErrorOf(R"({"tenants": {"a": {"rate": 5}}})"),
-              HasSubstr("tenants.a.rate: not known; use \"publish_bytes_per_second_max\""));
+              HasSubstr("tenants.a.rate: not known; use \"publish_bytes_per_second_max\", \"host"));
   EXPECT_THAT(ErrorOf(R"({"default": {"publish_bytes_per_second_max": -1}})"),
               HasSubstr("default.publish_bytes_per_second_max: use a number of bytes"));
-  EXPECT_THAT(ErrorOf(R"({"tenants": {"a": {}, "b": {}, "c": {}}})"), HasSubstr("tenants_max=2"));
 }
 
 TEST(TenantsFileTest, AFileThatCannotBeReadIsAnError) {
-  TenantTable tenants(2);
-  const absl::Status status = ReadTenantsFile("/nowhere/tenants.json", &tenants);
+  const absl::Status status = ReadTenantsFile("/nowhere/tenants.json").status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be read"));
 }

@@ -160,7 +160,7 @@ TEST(BlockIndex, ABlockTakesAtMost160BytesOfMemory) {
     ASSERT_TRUE(host.Allocate(16, id).has_value());
     ASSERT_TRUE(disk.Allocate(16, id).has_value());
     for (const TierName tier : {TierName::kHost, TierName::kDisk}) {
-      book.Insert(tier, id, parent);
+      book.Insert(tier, id, parent, 16, /*owner=*/1);
       book.Admit(tier, id, {book.FingerprintOf(key), parent, static_cast<uint32_t>(i), 16, false});
     }
     parent = id;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/numbers.h"
+#include "cache_server/tenant_table.h"
 #include "core/host_memory.h"
 #include "tests/cache_server/store/faulty_extent_io.h"
 #include "tests/cache_server/store/store_harness.h"
@@ -34,7 +35,8 @@ struct Model {
 
 class Simulation {
  public:
-  Simulation(uint32_t seed, bool has_disk) : random_(seed), has_disk_(has_disk) {
+  Simulation(uint32_t seed, bool has_disk)
+      : random_(seed), has_disk_(has_disk), has_quotas_(random_() % 2 == 0) {
     options_.host_bytes_max = 48 * 4096;
     options_.extent_bytes = 12 * 4096;
     options_.clock = &clock_;
@@ -93,6 +95,21 @@ class Simulation {
     }
   }
 
+  static std::string TenantOf(size_t namespace_index) {
+    return namespace_index == 0 ? "" : "tenant " + std::to_string(namespace_index);
+  }
+
+  // Quotas of bytes come, change and go.
+  void ChangeQuota() {
+    TenantQuota quota;
+    if (Below(3) > 0) quota.host_bytes_max = (8 + Below(40)) * 4096;
+    if (Below(3) > 0) quota.disk_bytes_max = Below(150) * 4096;
+    const std::string tenant = TenantOf(Below(namespaces_.size()));
+    ASSERT_TRUE(store_->tenants().SetQuota(tenant, quota).ok());
+    NoteAll("quota");
+    store_->RunMaintenance();
+  }
+
   uint32_t Below(size_t n) { return static_cast<uint32_t>(random_() % n); }
   const Chain& AnyChain() { return chains_[Below(chains_.size())]; }
 
@@ -100,8 +117,11 @@ class Simulation {
     auto store = BlockStore::Open(options_);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
-    for (const auto& [ns, layout] : namespaces_)
-      ASSERT_TRUE(store_->OpenNamespace(ns, layout).ok());
+    for (size_t i = 0; i < namespaces_.size(); ++i) {
+      const auto& [ns, layout] = namespaces_[i];
+      ASSERT_TRUE(store_->OpenNamespace(ns, layout, TenantOf(i)).ok());
+    }
+    if (has_quotas_) ChangeQuota();
     sessions_.clear();
     for (int i = 0; i < 3; ++i) sessions_.push_back(*store_->OpenSession("s"));
     model_.acquired = 0;
@@ -275,6 +295,7 @@ class Simulation {
     for (const SessionId session : sessions_) ASSERT_TRUE(store_->KeepAlive(session, false).ok());
     store_->RunMaintenance();
     std::erase_if(leases_, [&](const HeldLease& lease) { return lease.until <= clock_.Now(); });
+    if (has_quotas_ && Below(3) == 0) ChangeQuota();
     if (Below(6) == 0) LetOneSessionDie();
   }
 
@@ -300,6 +321,7 @@ class Simulation {
     // A broken disk keeps its removals until it has healed.
     if (TierOf(store_->stats(), "disk").state == "ok" && !faults_->writes_fail) {
       ASSERT_TRUE(store_->FlushToDisk(absl::Seconds(30)));
+      CheckTenants();
     }
     if (Below(4) != 0) return;
     faults_->writes_fail = Below(4) == 0;
@@ -325,6 +347,28 @@ class Simulation {
     // Nothing is in memory: what can be seen is what the disk tier holds.
     const Seen seen = Look();
     ASSERT_EQ(TierOf(store_->stats(), "disk").used_bytes, seen.bytes) << "step " << step_;
+    CheckTenants();
+  }
+
+  // What the tenants use is what is used. REQUIRES: no block is on its way to disk or from it.
+  void CheckTenants() {
+    uint64_t host_bytes = 0, disk_bytes = 0;
+    for (const TenantInfo& tenant : store_->Tenants()) {
+      host_bytes += tenant.host_used_bytes;
+      disk_bytes += tenant.disk_used_bytes;
+    }
+    ASSERT_EQ(host_bytes, TierOf(store_->stats(), "host").used_bytes) << "step " << step_;
+    ASSERT_EQ(disk_bytes, TierOf(store_->stats(), "disk").used_bytes) << "step " << step_;
+  }
+
+  // Nobody comes to use more than his quota; who did when it was set uses no more than before.
+  void CheckQuotas() {
+    for (const TenantInfo& tenant : store_->Tenants()) {
+      uint64_t& before = host_used_before_[tenant.name];
+      ASSERT_LE(tenant.host_used_bytes, std::max(tenant.quota.host_bytes_max, before))
+          << "step " << step_ << " tenant " << tenant.name;
+      before = tenant.host_used_bytes;
+    }
   }
 
   // The blocks that can be seen, found by probes that change nothing.
@@ -394,6 +438,8 @@ class Simulation {
       ASSERT_EQ(stats.pinned_bytes, 0u) << "step " << step_;
     }
     CheckVisible(stats);
+    if (!has_disk_) CheckTenants();
+    if (!has_disk_) CheckQuotas();
     ASSERT_EQ(stats.leases, leases_.size()) << "step " << step_;
     for (const auto& [key, ref] : readers_)
       ASSERT_TRUE(HasRightBytes(ref, key)) << "step " << step_;
@@ -428,10 +474,12 @@ class Simulation {
       EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
       EXPECT_EQ(tier.blocks, 0u) << tier.tier;
     }
+    CheckTenants();
   }
 
   std::mt19937 random_;
   const bool has_disk_;
+  const bool has_quotas_;
   TempDir temp_;
   ManualClock clock_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
@@ -446,6 +494,7 @@ class Simulation {
   Model model_;
   std::set<BlockKey> seen_before_;  // at the step before
   std::map<BlockKey, std::string> history_;
+  std::map<std::string, uint64_t> host_used_before_;  // by tenant
   int step_ = 0;
 };
 

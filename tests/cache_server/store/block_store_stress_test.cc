@@ -6,6 +6,9 @@
 #include <thread>
 
 #include "absl/strings/numbers.h"
+#include "cache_server/gpu_tier.h"
+#include "cache_server/tenant_table.h"
+#include "core/device_memory.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
@@ -17,10 +20,11 @@ constexpr int kStepsPerThread = 400;
 
 class Stress {
  public:
-  explicit Stress(BlockStoreOptions options) : store_(*BlockStore::Open(std::move(options))) {
+  explicit Stress(BlockStoreOptions options, bool has_quotas = false)
+      : store_(*BlockStore::Open(std::move(options))), has_quotas_(has_quotas) {
     for (const uint32_t pages : {1u, 4u}) {
       const NamespaceId ns = NamespaceOf("pages " + std::to_string(pages));
-      EXPECT_TRUE(store_->OpenNamespace(ns, LayoutOfPages(pages)).ok());
+      EXPECT_TRUE(store_->OpenNamespace(ns, LayoutOfPages(pages), TenantOf(pages)).ok());
       for (uint32_t seed = 1; seed <= 6; ++seed)
         chains_.push_back({ns, ChainOf(ns, seed, 10, seed % 2 * 4)});
     }
@@ -44,6 +48,9 @@ class Stress {
       EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
       EXPECT_EQ(tier.blocks, 0u) << tier.tier;
     }
+    for (const TenantInfo& tenant : store_->Tenants()) {
+      EXPECT_EQ(tenant.host_used_bytes + tenant.disk_used_bytes + tenant.gpu_used_bytes, 0u);
+    }
   }
 
  private:
@@ -51,6 +58,16 @@ class Stress {
     NamespaceId ns;
     std::vector<ChainLink> links;
   };
+
+  static std::string TenantOf(uint32_t pages) { return "tenant " + std::to_string(pages); }
+
+  void ChangeQuota(std::mt19937& random) {
+    TenantQuota quota;
+    if (random() % 3 > 0) quota.host_bytes_max = (8 + random() % 40) * 4096;
+    if (random() % 3 > 0) quota.disk_bytes_max = random() % 100 * 4096;
+    if (random() % 3 > 0) quota.gpu_bytes_max = random() % 20 * 4096;
+    EXPECT_TRUE(store_->tenants().SetQuota(TenantOf(random() % 2 == 0 ? 1 : 4), quota).ok());
+  }
 
   void Work(uint32_t number) {
     std::mt19937 random(number + 1);
@@ -94,6 +111,7 @@ class Stress {
           } else {
             (void)store_->KeepAlive(session, true);
             (void)store_->stats();
+            if (has_quotas_) ChangeQuota(random);
           }
       }
     }
@@ -107,6 +125,7 @@ class Stress {
   }
 
   std::unique_ptr<BlockStore> store_;
+  const bool has_quotas_;
   std::vector<Chain> chains_;
   std::atomic<int> wrong_{0};
   std::atomic<int> acquired_{0};
@@ -127,6 +146,19 @@ TEST(BlockStoreStress, ManyThreadsOnTwoSmallTiers) {
   options.disk_directory = temp.path() + "/tier";
   options.disk_bytes_max = 192 * 4096;
   Stress(options).Run();
+}
+
+TEST(BlockStoreStress, ManyThreadsOnThreeTiersWhileQuotasComeAndGo) {
+  TempDir temp;
+  BlockStoreOptions options;
+  options.host_bytes_max = 64 * 4096;
+  options.extent_bytes = 16 * 4096;
+  options.disk_directory = temp.path() + "/tier";
+  options.disk_bytes_max = 192 * 4096;
+  options.create_gpu_memory = [] {
+    return CreateHostDeviceMemory(32 * 4096, GpuTier::kStreamsCount);
+  };
+  Stress(options, /*has_quotas=*/true).Run();
 }
 
 TEST(BlockStoreStress, ManyThreadsThatDemote) {

@@ -57,6 +57,26 @@ TEST(DiskDirectory, GivesBackEveryFieldOfARecordAfterItIsReopened) {
   EXPECT_EQ((*namespaces)[0].layout, LayoutOfPages(1).ToString());
 }
 
+TEST(DiskDirectory, ANamespaceHasATenantANamelessOneOrNone) {
+  TempDir temp;
+  const std::string layout = LayoutOfPages(1).ToString();
+  {
+    auto directory = *DiskDirectory::Open(temp.path() + "/d", 1 << 20);
+    DiskDirectory::Change change;
+    change.put_namespaces.push_back({1, NamespaceOf("a"), layout, "batch"});
+    change.put_namespaces.push_back({2, NamespaceOf("b"), layout, ""});
+    change.put_namespaces.push_back({3, NamespaceOf("c"), layout, std::nullopt});
+    ASSERT_TRUE(directory->Apply(change, /*is_synced=*/true).ok());
+  }
+  auto directory = *DiskDirectory::Open(temp.path() + "/d", 1 << 20);
+  const auto namespaces = *directory->Namespaces();
+  ASSERT_EQ(namespaces.size(), 3u);
+  for (const DiskNamespace& each : namespaces) EXPECT_EQ(each.layout, layout);
+  EXPECT_EQ(namespaces[0].tenant, "batch");
+  EXPECT_EQ(namespaces[1].tenant, "");
+  EXPECT_EQ(namespaces[2].tenant, std::nullopt);
+}
+
 // The record format is fixed: a change needs another version.
 TEST(DiskDirectory, WritesTheDocumentedBytes) {
   TempDir temp;

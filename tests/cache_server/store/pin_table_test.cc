@@ -32,7 +32,8 @@ class PinTableTest : public ::testing::Test {
   BlockStoreOptions options_;
   BlockIndex index_;
   EvictionBook book_{"lru"};
-  PinTable table_{options_, &index_, &book_};
+  TenantTable tenants_{4};
+  PinTable table_{options_, &index_, &book_, &tenants_};
   NamespacePtr ns_ = std::make_shared<NamespaceInfo>();
   std::vector<EntryId> unpinned_;
 };

@@ -76,10 +76,40 @@ TEST_F(TenantTableTest, TheDefaultIsOfEachTenantForItself) {
   EXPECT_EQ(all[1].refused_blocks, 40u);
 }
 
+TEST_F(TenantTableTest, AFileOfQuotasReplacesAllOrChangesNothing) {
+  int changes_count = 0;
+  TenantTable table(2, [&] { ++changes_count; });
+  ASSERT_TRUE(table.SetQuota("a", TenantQuota{1}).ok());
+  TenantQuotas quotas;
+  quotas.default_quota.host_bytes_max = 7;
+  quotas.tenants["b"].disk_bytes_max = 8;
+  quotas.tenants["c"].gpu_bytes_max = 9;
+  EXPECT_EQ(LimitOf(table.SetAll(quotas)), (Limit{"tenants_max", 2}));
+  EXPECT_EQ(table.default_quota(), TenantQuota{});
+  EXPECT_EQ(table.List()[0].quota, TenantQuota{1});
+  quotas.tenants.erase("c");
+  const int changes_before = changes_count;
+  ASSERT_TRUE(table.SetAll(quotas).ok());
+  EXPECT_EQ(changes_count, changes_before + 1);
+  EXPECT_TRUE(table.List()[0].is_default) << "a is not named";
+  EXPECT_EQ(table.List()[0].quota.host_bytes_max, 7u);
+  EXPECT_EQ(table.List()[1].quota.disk_bytes_max, 8u);
+  EXPECT_EQ(table.List()[1].quota.host_bytes_max, TenantQuota::kNoLimit);
+}
+
+TEST_F(TenantTableTest, WhetherATenantCanPublishIsToldWithoutTakingAnything) {
+  const uint32_t tenant = *table_.Open("a");
+  ASSERT_TRUE(table_.SetQuota("a", TenantQuota{1'000}).ok());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(table_.CanPublish(tenant, now_));
+  EXPECT_EQ(Publish(tenant, 20, 0), 10);
+  EXPECT_FALSE(table_.CanPublish(tenant, now_));
+  EXPECT_TRUE(table_.CanPublish(tenant, now_ + absl::Milliseconds(100)));
+}
+
 TEST_F(TenantTableTest, TheNumberOfTenantsIsLimited) {
   for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(table_.Open(name).ok());
-  EXPECT_EQ(*table_.Open("b"), 1u);
-  EXPECT_EQ(table_.NameOf(1), "b");
+  const uint32_t b = *table_.Open("b");
+  EXPECT_EQ(table_.NameOf(b), "b");
   EXPECT_EQ(LimitOf(table_.Open("e").status()), (Limit{"tenants_max", 4}));
   EXPECT_EQ(LimitOf(table_.SetQuota("e", TenantQuota{1})), (Limit{"tenants_max", 4}));
 }

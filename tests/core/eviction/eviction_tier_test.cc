@@ -121,11 +121,11 @@ TEST_P(EvictionTierTest, AnInnerBlockIsTakenOnlyWhenAskedFor) {
   InsertAdmitted(tier_, 1, 0, 1);
   ASSERT_EQ(tier_.TakeVictim(), 1u);  // taken, but still a child of 0
   EXPECT_EQ(tier_.TakeVictim(), kNoEntry);
-  EXPECT_EQ(tier_.TakeInner(), 0u);
-  tier_.PutBackInner(0);
-  EXPECT_EQ(tier_.TakeInner(), 0u);
+  EXPECT_EQ(tier_.common_share().TakeInner(), 0u);
+  tier_.common_share().PutBackInner(0);
+  EXPECT_EQ(tier_.common_share().TakeInner(), 0u);
   tier_.PutBack(0);
-  EXPECT_EQ(tier_.TakeInner(), kNoEntry);
+  EXPECT_EQ(tier_.common_share().TakeInner(), kNoEntry);
 }
 
 // After any sequence of lookups, inserts in chain order, uses, put-backs and evictions no block of

@@ -74,8 +74,9 @@ class TenantsReader {
     TenantQuota quota;
     for (const auto& [name, number] : value.items()) {
       const std::string full_name = absl::StrCat(field, ".", name);
-      const auto field_of = std::find_if(std::begin(kFields), std::end(kFields),
-                                         [&](const QuotaField& each) { return each.name == name; });
+      const auto field_of =
+          std::find_if(std::begin(kFields), std::end(kFields),
+                       [&wanted = name](const QuotaField& each) { return each.name == wanted; });
       if (field_of == std::end(kFields)) {
         return Wrong(full_name, absl::StrCat("not known; use ", kFieldNames));
       }

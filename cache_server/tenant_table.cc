@@ -5,11 +5,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/limit.h"
 
 namespace ibid {
+namespace {
+
+// Any client may name itself, and names stand in logs and on terminals.
+absl::Status CheckName(absl::string_view name) {
+  if (std::none_of(name.begin(), name.end(), absl::ascii_iscntrl)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tenant \"", absl::Utf8SafeCHexEscape(name),
+                                                 "\": use a name without control characters"));
+}
+
+}  // namespace
 
 TenantTable::TenantTable(uint32_t tenants_max, std::function<void()> on_change)
     : tenants_max_(tenants_max), on_change_(std::move(on_change)), tenants_(kUnnamed + 1) {}
@@ -21,6 +33,7 @@ void TenantTable::TellChange() const {
 absl::StatusOr<uint32_t> TenantTable::OpenLocked(absl::string_view name) {
   const auto it = numbers_.find(name);
   if (it != numbers_.end()) return it->second;
+  IBID_RETURN_IF_ERROR(CheckName(name));
   if (numbers_.size() >= tenants_max_) {
     return LimitReached("too many tenants", "tenants_max", tenants_max_);
   }
@@ -76,6 +89,7 @@ void TenantTable::SetDefault(const TenantQuota& quota) {
 }
 
 absl::Status TenantTable::SetAll(const TenantQuotas& quotas) {
+  for (const auto& [name, quota] : quotas.tenants) IBID_RETURN_IF_ERROR(CheckName(name));
   {
     MutexLock lock(mutex_);
     size_t known_count = numbers_.size();

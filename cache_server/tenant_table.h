@@ -58,7 +58,8 @@ class TenantTable {
   // the thread that made it, without a lock.
   explicit TenantTable(uint32_t tenants_max, std::function<void()> on_change = nullptr);
 
-  // The number of the tenant, made if need be. Errors: ResourceExhausted (tenants_max).
+  // The number of the tenant, made if need be. Errors: InvalidArgument (the name has control
+  // characters), ResourceExhausted (tenants_max). So for the others that make tenants.
   absl::StatusOr<uint32_t> Open(absl::string_view name);
   std::string NameOf(uint32_t tenant) const;
 

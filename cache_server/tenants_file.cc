@@ -1,11 +1,10 @@
 #include "cache_server/tenants_file.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/text_file.h"
 #include "nlohmann/json.hpp"
 #include "transport/limits.h"
 
@@ -98,17 +97,12 @@ absl::StatusOr<TenantQuotas> ReadTenants(absl::string_view path, absl::string_vi
 }
 
 absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.good() && !file.eof()) {
+  const absl::StatusOr<std::string> text = ReadTextFile(path, kFileBytesMax);
+  if (!text.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--tenants_file=", path, ": cannot be read; give a JSON file"));
+        absl::StrCat("--tenants_file=", path, ": ", text.status().message(), "; give a JSON file"));
   }
-  if (text.size() > kFileBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tenants_file=", path, ": ", text.size(), " bytes, over ", kFileBytesMax));
-  }
-  return ReadTenants(path, text);
+  return ReadTenants(path, *text);
 }
 
 }  // namespace ibid

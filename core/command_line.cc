@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
@@ -12,15 +11,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "core/check.h"
 #include "core/process.h"
+#include "core/text_file.h"
 
 namespace ibid {
 namespace {
 
 constexpr int kFlagFilesDepthMax = 4;
+constexpr size_t kFlagFileBytesMax = size_t{1} << 20;
 
 absl::CommandLineFlag* FindFlag(const CommandLineSpec& spec, absl::string_view name) {
   if (std::find(spec.flags.begin(), spec.flags.end(), name) == spec.flags.end()) return nullptr;
@@ -133,15 +135,15 @@ class Reader {
       return absl::InvalidArgumentError(
           absl::StrCat("--flagfile=", path, ": too many files inside of files"));
     }
-    std::ifstream file(path);
+    const absl::StatusOr<std::string> text = ReadTextFile(path, kFlagFileBytesMax);
+    if (!text.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--flagfile=", path, ": ", text.status().message(), ": give a file with a flag a line"));
+    }
     std::vector<std::string> arguments;
-    for (std::string line; std::getline(file, line);) {
+    for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
       const absl::string_view argument = absl::StripAsciiWhitespace(line);
       if (!argument.empty() && argument[0] != '#') arguments.emplace_back(argument);
-    }
-    if (!file.eof()) {  // it was never open, or is a folder
-      return absl::InvalidArgumentError(
-          absl::StrCat("--flagfile=", path, ": cannot be read: give a file with a flag a line"));
     }
     return Read(arguments, absl::StrCat(path, ": "), depth);
   }

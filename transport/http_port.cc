@@ -20,8 +20,10 @@
 namespace ibid {
 namespace {
 
-constexpr char kThreadsCount[] = "2";
-constexpr char kRequestTimeoutMs[] = "5000";
+// A client that says nothing has a thread until its time is over: a few of them must not keep a
+// health check waiting.
+constexpr char kThreadsCount[] = "16";
+constexpr char kRequestTimeoutMs[] = "2000";
 constexpr std::chrono::milliseconds kTouchInterval{5};
 
 // CivetWeb is set up once a process.

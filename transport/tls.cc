@@ -1,26 +1,26 @@
 #include "transport/tls.h"
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/text_file.h"
 
 namespace ibid {
 namespace {
 
+constexpr size_t kPemBytesMax = size_t{1} << 20;
+
 // The text of `path`, which the flag or option `name` gave; empty for an empty path.
 absl::StatusOr<std::string> ReadPem(absl::string_view name, const std::string& path) {
   if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) {
+  absl::StatusOr<std::string> text = ReadTextFile(path, kPemBytesMax);
+  if (text.ok() && text->empty()) text = absl::InvalidArgumentError("is empty");
+  if (!text.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("TLS: ", name, "=", path, ": cannot be read, or is empty; give a PEM file"));
+        absl::StrCat("TLS: ", name, "=", path, ": ", text.status().message(), "; give a PEM file"));
   }
-  return text.str();
+  return text;
 }
 
 absl::Status CheckPair(const TlsOptions& tls) {

@@ -107,6 +107,8 @@ TEST_F(CommandLineTest, AWrongFlagFileIsNamed) {
   EXPECT_THAT(Complaint({"--flagfile=" + path}), HasSubstr("cannot be read"));
   EXPECT_THAT(Complaint({"--flagfile=" + testing::TempDir()}), HasSubstr("cannot be read"));
   EXPECT_THAT(Complaint({"--flagfile"}), HasSubstr("--flagfile has no value"));
+  EXPECT_THAT(Complaint({"--flagfile=/dev/zero"}), HasSubstr("has over 1048576 bytes"))
+      << "a file without end";
 }
 
 TEST_F(CommandLineTest, AMistakeIsALineThatSaysWhatToChange) {

@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/harness/http.h"
@@ -23,6 +29,16 @@ HttpPort::Handlers Handlers() {
            }}};
 }
 
+int ConnectLoopback(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
 // 44: nothing but reading, of nothing but its paths.
 TEST(HttpPort, AnswersGetOfItsPathsAndNothingElse) {
   const auto http = HttpPort::Start("127.0.0.1:0", Handlers());
@@ -40,6 +56,24 @@ TEST(HttpPort, AnswersGetOfItsPathsAndNothingElse) {
           port,
           "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
       StartsWith("HTTP/1.1 405"));
+}
+
+// Clients that say half of a request and no more: a health check does not wait for their end.
+TEST(HttpPort, AFewSilentClientsDoNotKeepOthersWaiting) {
+  const auto http = HttpPort::Start("127.0.0.1:0", Handlers());
+  ASSERT_TRUE(http.ok()) << http.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(ConnectLoopback((*http)->port()));
+    ASSERT_EQ(send(silent.back(), "GET /hea", 8, MSG_NOSIGNAL), 8);
+  }
+  EXPECT_THAT(HttpGet((*http)->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  for (const int fd : silent) {
+    char byte = 0;
+    EXPECT_EQ(recv(fd, &byte, 1, MSG_DONTWAIT), -1) << "answered while this one was still heard";
+    EXPECT_EQ(errno, EAGAIN);
+    close(fd);
+  }
 }
 
 TEST(HttpPort, IsClosedWhenItDies) {

@@ -40,9 +40,11 @@ TEST(TenantsFileTest, ErrorsNameThePlaceAndTheRemedy) {
 }
 
 TEST(TenantsFileTest, AFileThatCannotBeReadIsAnError) {
-  const absl::Status status = ReadTenantsFile("/nowhere/tenants.json").status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be read"));
+  for (const std::string& path : {std::string("/nowhere/tenants.json"), testing::TempDir()}) {
+    const absl::Status status = ReadTenantsFile(path).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be read"));
+  }
 }
 
 }  // namespace

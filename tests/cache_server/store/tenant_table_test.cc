@@ -106,6 +106,20 @@ TEST_F(TenantTableTest, WhetherATenantCanPublishIsToldWithoutTakingAnything) {
   EXPECT_TRUE(table_.CanPublish(tenant, now_ + absl::Milliseconds(100)));
 }
 
+// Names come from clients, and go to logs and terminals.
+TEST_F(TenantTableTest, ANameWithControlCharactersIsRefused) {
+  for (const char* name : {"a\nb", "\x1b[31m", "\x7f"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(table_.Open(name).status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(table_.SetQuota(name, TenantQuota{})));
+    TenantQuotas quotas;
+    quotas.tenants["good"] = TenantQuota{};
+    quotas.tenants[name] = TenantQuota{};
+    EXPECT_TRUE(absl::IsInvalidArgument(table_.SetAll(quotas)));
+  }
+  EXPECT_TRUE(table_.List().empty());
+  EXPECT_TRUE(table_.Open("na\xC3\xAFve \"team\"").ok());
+}
+
 TEST_F(TenantTableTest, TheNumberOfTenantsIsLimited) {
   for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(table_.Open(name).ok());
   const uint32_t b = *table_.Open("b");

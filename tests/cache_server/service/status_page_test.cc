@@ -19,8 +19,8 @@ constexpr char kHostileName[] =
 
 // Empty when there is none.
 std::string Browser() {
-  for (const char* path :
-       {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"}) {
+  for (const char* path : {"/usr/bin/chromium-headless-shell", "/usr/bin/chromium",
+                           "/usr/bin/chromium-browser", "/usr/bin/google-chrome"}) {
     if (access(path, X_OK) == 0) return path;
   }
   return "";

@@ -19,6 +19,10 @@ using ::testing::Each;
 constexpr size_t kPromptTokens = 2'000;  // 125 blocks of 16
 constexpr uint32_t kPromptBlocks = 125;
 constexpr size_t kWorkersCount = 8;
+// Prompts that begin alike and then differ; the blocks that are whole before they do.
+constexpr size_t kSharedTokens = 1'000;
+constexpr uint32_t kSharedBlocks = 62;
+constexpr uint32_t kOwnTokens = kPromptTokens - kSharedBlocks * 16;
 
 class SingleFlightTest : public testing::Test {
  protected:
@@ -39,6 +43,14 @@ class SingleFlightTest : public testing::Test {
   static GenerateRequest Prompt(uint32_t seed) {
     GenerateRequest request = Request(RandomTokens(kPromptTokens, seed, 2'000), 6);
     request.sampling = {0.8f, 0, 0.9f, seed};
+    return request;
+  }
+
+  // Begins as all of the same `seed`, and goes on as only those of the same `end`.
+  static GenerateRequest SharedPrompt(uint32_t seed, uint32_t end) {
+    GenerateRequest request = Prompt(seed);
+    const std::vector<uint32_t> own = RandomTokens(kPromptTokens, 1'000 + end, 2'000);
+    std::copy(own.begin() + kSharedTokens, own.end(), request.prompt.begin() + kSharedTokens);
     return request;
   }
 
@@ -145,6 +157,103 @@ TEST_P(LostClaimTest, OneOfThoseWhoWaitedComputesTheRest) {
     if (worker != nullptr) worker->AwaitRest();
   }
   EXPECT_EQ(StoreStats().reservations, 0u);
+}
+
+TEST_F(SingleFlightTest, OfTwoPromptsThatBeginAlikeTheBeginningIsComputedOnce) {
+  StartWorkers(2, Setup());
+  const GenerateRequest first = SharedPrompt(6, 1), second = SharedPrompt(6, 2);
+  const std::vector<uint32_t> expected[] = {Expected(first), Expected(second)};
+  const auto ahead = Submit(*workers_[0], first);
+  AwaitStats(workers_[0]->engine(),
+             [](const EngineStats& stats) { return stats.claimed_blocks == kPromptBlocks; });
+  const auto behind = Submit(*workers_[1], second);
+  const Outcome outcomes[] = {ReadToEnd(*ahead), ReadToEnd(*behind)};
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(outcomes[i].tokens, expected[i]);
+  EXPECT_EQ(outcomes[0].finish.usage.computed_tokens, kPromptTokens);
+  EXPECT_EQ(outcomes[1].finish.usage.computed_tokens, kOwnTokens);
+  EXPECT_EQ(workers_[1]->engine().stats().awaited_requests, 1u);
+  EXPECT_EQ(workers_[1]->engine().stats().claimed_blocks, kPromptBlocks - kSharedBlocks);
+}
+
+TEST_F(SingleFlightTest, EightPromptsThatBeginAlikeAndEndInTwosComputeEachPartOnce) {
+  StartWorkers(kWorkersCount, Setup());
+  std::vector<std::vector<uint32_t>> expected;
+  for (uint32_t end = 0; end < 4; ++end) expected.push_back(Expected(SharedPrompt(7, end)));
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (uint32_t i = 0; i < kWorkersCount; ++i) {
+    streams.push_back(Submit(*workers_[i], SharedPrompt(7, i % 4)));
+  }
+  std::vector<uint32_t> computed;
+  for (size_t i = 0; i < kWorkersCount; ++i) {
+    const Outcome outcome = ReadToEnd(*streams[i]);
+    EXPECT_EQ(outcome.tokens, expected[i % 4]) << i;
+    computed.push_back(outcome.finish.usage.computed_tokens);
+  }
+  std::sort(computed.begin(), computed.end());
+  EXPECT_THAT(computed,
+              testing::ElementsAre(1, 1, 1, 1, kOwnTokens, kOwnTokens, kOwnTokens, kPromptTokens));
+  for (const auto& worker : workers_) worker->AwaitRest();
+  EXPECT_EQ(StoreStats().reservations, 0u);
+}
+
+TEST_F(SingleFlightTest, WhenTheOneAheadDiesAnotherComputesTheBeginningForTheRest) {
+  StartWorkers(4, Setup());
+  std::vector<std::vector<uint32_t>> expected;
+  for (uint32_t i = 1; i < 4; ++i) expected.push_back(Expected(SharedPrompt(8, i)));
+  const auto lost = Submit(*workers_[0], SharedPrompt(8, 0));
+  AwaitStats(workers_[0]->engine(),
+             [](const EngineStats& stats) { return stats.claimed_blocks == kPromptBlocks; });
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (uint32_t i = 1; i < 4; ++i) {
+    streams.push_back(Submit(*workers_[i], SharedPrompt(8, i)));
+    AwaitStats(workers_[i]->engine(),
+               [](const EngineStats& stats) { return stats.awaited_requests > 0; });
+  }
+  const absl::Time until = absl::Now() + absl::Seconds(60);
+  while (StoreStats().published_blocks < 5 && absl::Now() < until) std::this_thread::yield();
+  ASSERT_LT(StoreStats().published_blocks, kSharedBlocks) << "too late to be in the middle";
+  workers_[0].reset();
+  std::vector<uint32_t> computed;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const Outcome outcome = ReadToEnd(*streams[i]);
+    EXPECT_EQ(outcome.tokens, expected[i]) << i;
+    computed.push_back(outcome.finish.usage.computed_tokens);
+  }
+  std::sort(computed.begin(), computed.end());
+  EXPECT_EQ(computed[0], kOwnTokens);
+  EXPECT_EQ(computed[1], kOwnTokens);
+  EXPECT_GT(computed[2], kOwnTokens);
+  EXPECT_LE(computed[2], kPromptTokens - 5 * 16) << "what the lost one published is fetched";
+}
+
+// One that computed a part and then got stuck: what it published is used, the rest is waited for no
+// longer than named, and what it publishes after all does no harm.
+TEST_F(SingleFlightTest, WhatASlowOneHasNotComputedInTimeIsComputedByTheNext) {
+  WorkerSetup setup = Setup();
+  StartWorkers(1, setup);
+  const GenerateRequest request = Prompt(9);
+  const std::vector<uint32_t> expected = Expected(request);
+  constexpr uint32_t kPublished = 40;
+  GenerateRequest part = request;
+  part.prompt.resize(kPublished * 16);
+  part.stop.max_tokens = 1;
+  ASSERT_EQ(workers_[0]->Run(part).finish.usage.computed_tokens, kPublished * 16);
+  workers_[0]->AwaitRest();
+  BlockStore& blocks = store_.server().store();
+  const NamespaceId ns = MakeNamespaceId(workers_[0]->engine().SpecFor(""));
+  const auto chain = MakeChain(ns, request.prompt, 16, /*with_tail=*/false);
+  std::vector<BlockKey> rest;
+  for (size_t i = kPublished; i < chain.size(); ++i) rest.push_back(chain[i].key);
+  const SessionId slow = *blocks.OpenSession("slow");
+  ASSERT_EQ(blocks.Claim(slow, ns, rest)->wanted_count, rest.size());
+
+  setup.engine.store.single_flight_wait = absl::Milliseconds(300);
+  Worker next(setup);
+  const Outcome outcome = next.Run(request);
+  EXPECT_EQ(outcome.tokens, expected);
+  EXPECT_EQ(outcome.finish.usage.computed_tokens, kPromptTokens - kPublished * 16);
+  EXPECT_EQ(outcome.finish.usage.fetched_tokens, kPublished * 16);
+  EXPECT_EQ(next.engine().stats().given_up_awaits, 1u);
 }
 
 // failures 24: a claim whose owner lives and never computes holds a request up for the named time.

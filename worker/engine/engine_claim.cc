@@ -10,9 +10,11 @@
 //
 // Claims are taken from the front of a chain on and stop at the first refusal (Client::Claim), and
 // who waits holds none: so no two workers wait for each other. A claim whose owner dies, or stops
-// computing, lapses at the store; then one of those who waited claims what is left. Waiting is
-// bounded by single_flight_wait and by a multiple of what computing would take; after that, and
-// whenever the store fails, a request is computed as if nobody else were there.
+// computing, lapses at the store; then one of those who waited claims what is left. A part that
+// another has claimed behind one's own is computed here too: who has work in hand does not wait,
+// and such parts come only of blocks that were lost while somebody computed the end of their chain.
+// Waiting is bounded by single_flight_wait and by a multiple of what computing would take; after
+// that, and whenever the store fails, a request is computed as if nobody else were there.
 #include <algorithm>
 
 #include "worker/engine/engine_loop.h"

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_server/stream_call.h"
 #include "cache_server/tenant_table.h"
+#include "cache_server/unary_call.h"
 #include "core/check.h"
 #include "core/executor.h"
 #include "core/limit.h"
@@ -19,7 +21,6 @@
 #include "transport/key_bytes.h"
 #include "transport/limits.h"
 #include "transport/peer.h"
-#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -48,91 +49,69 @@ void FillProgress(uint64_t incarnation, const VerifyReport& from, v1::VerifyProg
   to->set_unreadable_disk_copies(from.unreadable_disk_copies);
 }
 
-// One Verify call. Messages that would pile up behind one that is being written become one.
-// Invariants, under mutex_: at most one write is under way; Finish is called once, with no write
-// under way.
-class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress>,
-                           public std::enable_shared_from_this<VerifyStream> {
- public:
-  explicit VerifyStream(uint64_t incarnation) : incarnation_(incarnation) {}
+using VerifyReactor = grpc::ServerWriteReactor<v1::VerifyProgress>;
 
-  void Start() { self_ = shared_from_this(); }
-  bool is_cancelled() const { return is_cancelled_; }
+// One Verify call. Messages that would pile up behind one that is being written become one.
+class VerifyStream final : public StreamCall<VerifyReactor> {
+ public:
+  explicit VerifyStream(ServiceState* state) : StreamCall(state, RpcMethod::kVerify) {}
+
+  void Start(const v1::VerifyRequest& request) {
+    Begin();
+    record_.OnReceived(request.ByteSizeLong());
+  }
+
+  bool is_cancelled() {
+    MutexLock lock(mutex_);
+    return is_cancelled_;
+  }
 
   void Report(const VerifyReport& report) {
     if (clock_.Now() - reported_at_ < kReportInterval) return;
     reported_at_ = clock_.Now();
-    v1::VerifyProgress message;
-    FillProgress(incarnation_, report, &message);
-    Send(std::move(message));
-  }
-
-  void End(const absl::StatusOr<VerifyReport>& result) {
-    if (result.ok()) {
-      v1::VerifyProgress message;
-      FillProgress(incarnation_, *result, &message);
-      message.set_is_done(true);
-      Send(std::move(message));
-    }
-    {
-      MutexLock lock(mutex_);
-      end_status_ = ToGrpcStatus(result.status(), incarnation_);
-    }
+    Send(report, /*is_done=*/false);
     Advance();
   }
 
-  void OnWriteDone(bool ok) override {
-    const auto self = shared_from_this();
-    if (!ok) is_cancelled_ = true;
-    {
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-    }
-    Advance();
+  void Conclude(const absl::StatusOr<VerifyReport>& result) {
+    if (result.ok()) Send(*result, /*is_done=*/true);
+    End(result.status());
   }
-
-  void OnCancel() override { is_cancelled_ = true; }
-  void OnDone() override { const std::shared_ptr<VerifyStream> self = std::move(self_); }
 
  private:
-  void Send(v1::VerifyProgress message) {
-    {
-      MutexLock lock(mutex_);
-      next_ = std::move(message);
-    }
-    Advance();
+  void Send(const VerifyReport& report, bool is_done) {
+    MutexLock lock(mutex_);
+    FillProgress(state_->incarnation, report, &next_.emplace());
+    next_->set_is_done(is_done);
   }
 
-  void Advance() {
-    std::optional<grpc::Status> end_status;
+  bool Step() override {
     {
       MutexLock lock(mutex_);
-      if (is_writing_ || is_finished_) return;
-      if (next_.has_value() && !is_cancelled_) {
-        outgoing_ = *std::exchange(next_, std::nullopt);
-        is_writing_ = true;
-      } else if (end_status_.has_value()) {
-        is_finished_ = true;
-        end_status = end_status_;
-      } else {
-        return;
-      }
+      if (is_writing_ || is_cancelled_ || !next_.has_value()) return false;
+      outgoing_ = *std::exchange(next_, std::nullopt);
     }
-    end_status.has_value() ? Finish(*end_status) : StartWrite(&outgoing_);
+    Write(&outgoing_, outgoing_.ByteSizeLong());
+    return true;
   }
 
-  const uint64_t incarnation_;
+  bool is_busy() const IBID_REQUIRES(mutex_) override {
+    return next_.has_value() && !is_cancelled_;
+  }
+
   const SteadyClock clock_;
   absl::Time reported_at_ = absl::InfinitePast();  // of the thread that verifies
   v1::VerifyProgress outgoing_;                    // belongs to gRPC while is_writing_
-  std::atomic<bool> is_cancelled_{false};
-  std::shared_ptr<VerifyStream> self_;  // while gRPC knows this reactor
-
-  Mutex mutex_;
   std::optional<v1::VerifyProgress> next_ IBID_GUARDED_BY(mutex_);
-  std::optional<grpc::Status> end_status_ IBID_GUARDED_BY(mutex_);
-  bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_finished_ IBID_GUARDED_BY(mutex_) = false;
+};
+
+// Calls that take their time, on a thread of their own; more of them are refused.
+struct Turns {
+  Turns(const char* thread_name, const char* limit, size_t waiting_max)
+      : limit_name(limit), limit_value(waiting_max), executor(thread_name, 1, waiting_max) {}
+  const char* const limit_name;
+  const size_t limit_value;
+  Executor executor;
 };
 
 using GeneratedService = v1::AdminService::CallbackService;
@@ -141,10 +120,10 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
  public:
   explicit AdminServiceImpl(const AdminServiceOptions& options)
       : options_(options),
-        incarnation_(options.store->incarnation()),
+        state_(options.state),
         verifies_("ibid-verify", kVerifiesMax, kVerifiesMax),
-        flushes_("ibid-flush", 1, kFlushesQueuedMax),
-        pin_calls_("ibid-pin", 1, kPinCallsQueuedMax) {}
+        flushes_("ibid-flush", "kFlushesQueuedMax", kFlushesQueuedMax),
+        pin_calls_("ibid-pin", "kPinCallsQueuedMax", kPinCallsQueuedMax) {}
 
   ~AdminServiceImpl() override { is_stopping_ = true; }
 
@@ -152,117 +131,139 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
   void Stop() override { is_stopping_ = true; }
 
  private:
-  absl::Status Admit(const CallbackServerContext& context, absl::string_view call) const {
+  BlockStore& store() { return *state_->store; }
+
+  absl::Status Admit(const CallbackServerContext& context, RpcMethod method) const {
     if (is_stopping_) return absl::UnavailableError("the server is shutting down");
     const std::string peer = context.peer();
     if (!options_.is_loopback_only || IsLoopbackPeer(peer)) return absl::OkStatus();
-    IBID_LOG_EVERY(1, warn, "admin: {} from {} is refused: not of this machine", call, peer);
+    IBID_LOG_EVERY(1, warn, "admin: {} from {} is refused: not of this machine", NameOf(method),
+                   peer);
     return absl::PermissionDeniedError(absl::StrCat(
-        call,
+        NameOf(method),
         ": only from the server's own machine, or with a client certificate once the server "
         "demands them (--tls_ca)"));
   }
 
+  // Answers with what `work` says, at once.
+  template <typename Request, typename Response, typename Work>
+  ServerUnaryReactor* AnswerNow(CallbackServerContext* context, RpcMethod method,
+                                const Request* request, Response* response, Work work) {
+    UnaryCall call(state_, context, method, *request);
+    response->set_incarnation(state_->incarnation);
+    absl::Status status = Admit(*context, method);
+    if (status.ok()) status = work();
+    return call.Answer(status, *response);
+  }
+
+  // The same in its turn, for work that may write to disk or go over many blocks.
+  template <typename Request, typename Response, typename Work>
+  ServerUnaryReactor* AnswerInTurn(Turns* turns, CallbackServerContext* context, RpcMethod method,
+                                   const Request* request, Response* response, Work work) {
+    const auto call = std::make_shared<UnaryCall>(state_, context, method, *request);
+    response->set_incarnation(state_->incarnation);
+    absl::Status refusal = Admit(*context, method);
+    if (refusal.ok() &&
+        !turns->executor.TrySubmit([call, response, work] { call->Answer(work(), *response); })) {
+      refusal = LimitReached(absl::StrCat(NameOf(method), ": too many are waiting"),
+                             turns->limit_name, turns->limit_value);
+    }
+    return refusal.ok() ? call->reactor() : call->Answer(refusal, *response);
+  }
+
   ServerUnaryReactor* Drain(CallbackServerContext* context, const v1::DrainRequest* request,
                             v1::DrainResponse* response) override {
-    return Keep(context, "Drain", request->timeout_ms(), response, options_.drain);
+    return Keep(context, RpcMethod::kDrain, request, response, options_.drain);
   }
 
   ServerUnaryReactor* Flush(CallbackServerContext* context, const v1::FlushRequest* request,
                             v1::FlushResponse* response) override {
-    return Keep(context, "Flush", request->timeout_ms(), response,
+    return Keep(context, RpcMethod::kFlush, request, response,
                 [this](absl::Duration timeout, const std::function<bool()>& is_stopped) {
-                  return options_.store->KeepOnDisk(timeout, is_stopped);
+                  return store().KeepOnDisk(timeout, is_stopped);
                 });
   }
 
-  template <typename Response, typename Work>
-  ServerUnaryReactor* Keep(CallbackServerContext* context, const char* call, uint32_t timeout_ms,
+  template <typename Request, typename Response, typename Work>
+  ServerUnaryReactor* Keep(CallbackServerContext* context, RpcMethod method, const Request* request,
                            Response* response, Work work) {
-    ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::Status admitted = Admit(*context, call);
-    if (!admitted.ok()) {
-      reactor->Finish(ToGrpcStatus(admitted, incarnation_));
-      return reactor;
-    }
-    const absl::Duration timeout = std::min(absl::Milliseconds(timeout_ms), kFlushTimeoutMax);
-    const bool is_queued =
-        flushes_.TrySubmit([this, context, call, timeout, response, work, reactor] {
-          const KeepResult result =
-              work(timeout, [this, context] { return is_stopping_ || context->IsCancelled(); });
-          response->set_incarnation(incarnation_);
-          response->set_written_blocks(result.written_blocks);
-          response->set_remaining_blocks(result.remaining_blocks);
-          IBID_LOG(info, "admin: {}: {} blocks written to disk, only memory has {}", call,
-                   result.written_blocks, result.remaining_blocks);
-          reactor->Finish(grpc::Status::OK);
-        });
-    if (!is_queued) {
-      reactor->Finish(ToGrpcStatus(LimitReached(absl::StrCat(call, ": too many are waiting"),
-                                                "kFlushesQueuedMax", kFlushesQueuedMax),
-                                   incarnation_));
-    }
-    return reactor;
+    const absl::Duration timeout =
+        std::min(absl::Milliseconds(request->timeout_ms()), kFlushTimeoutMax);
+    return AnswerInTurn(&flushes_, context, method, request, response,
+                        [this, context, method, timeout, response, work] {
+                          const KeepResult result = work(timeout, [this, context] {
+                            return is_stopping_ || context->IsCancelled();
+                          });
+                          response->set_written_blocks(result.written_blocks);
+                          response->set_remaining_blocks(result.remaining_blocks);
+                          IBID_LOG(info, "admin: {}: {} blocks written to disk, only memory has {}",
+                                   NameOf(method), result.written_blocks, result.remaining_blocks);
+                          return absl::OkStatus();
+                        });
   }
 
   ServerUnaryReactor* Pin(CallbackServerContext* context, const v1::PinRequest* request,
                           v1::PinResponse* response) override {
-    return OnTurn(context, "Pin", response, [this, request, response] {
-      NamespaceId ns;
-      IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request->namespace_id(), "namespace_id"));
-      IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request->keys()));
-      PinOptions options;
-      options.priority = v1::PinPriority_IsValid(request->priority())
-                             ? static_cast<KeepPriority>(request->priority())
-                             : KeepPriority::kNone;
-      if (request->duration_ms() > 0) options.duration = DurationOf(request->duration_ms());
-      IBID_ASSIGN_OR_RETURN(const PinResult result,
-                            options_.store->Pin({request->pin_id()}, ns, keys, options));
-      response->set_stored_blocks(result.stored_blocks);
-      response->set_survives_restart(result.survives_restart);
-      IBID_LOG(info, "admin: pin {:016x} of {} blocks, priority {}, for {}", request->pin_id(),
-               keys.size(), NameOf(options.priority), absl::FormatDuration(options.duration));
-      return absl::OkStatus();
-    });
+    return AnswerInTurn(&pin_calls_, context, RpcMethod::kPin, request, response,
+                        [this, request, response] { return PinNow(*request, response); });
+  }
+
+  absl::Status PinNow(const v1::PinRequest& request, v1::PinResponse* response) {
+    NamespaceId ns;
+    IBID_ASSIGN_OR_RETURN(ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
+    IBID_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, DecodeKeys(request.keys()));
+    PinOptions options;
+    options.priority = v1::PinPriority_IsValid(request.priority())
+                           ? static_cast<KeepPriority>(request.priority())
+                           : KeepPriority::kNone;
+    if (request.duration_ms() > 0) options.duration = DurationOf(request.duration_ms());
+    IBID_ASSIGN_OR_RETURN(const PinResult result,
+                          store().Pin({request.pin_id()}, ns, keys, options));
+    response->set_stored_blocks(result.stored_blocks);
+    response->set_survives_restart(result.survives_restart);
+    IBID_LOG(info, "admin: pin {:016x} of {} blocks, priority {}, for {}", request.pin_id(),
+             keys.size(), NameOf(options.priority), absl::FormatDuration(options.duration));
+    return absl::OkStatus();
   }
 
   ServerUnaryReactor* Unpin(CallbackServerContext* context, const v1::UnpinRequest* request,
                             v1::UnpinResponse* response) override {
-    return OnTurn(context, "Unpin", response, [this, request]() -> absl::Status {
-      IBID_RETURN_IF_ERROR(options_.store->Unpin({request->pin_id()}));
-      IBID_LOG(info, "admin: unpin {:016x}", request->pin_id());
-      return absl::OkStatus();
-    });
+    return AnswerInTurn(&pin_calls_, context, RpcMethod::kUnpin, request, response,
+                        [this, request]() -> absl::Status {
+                          IBID_RETURN_IF_ERROR(store().Unpin({request->pin_id()}));
+                          IBID_LOG(info, "admin: unpin {:016x}", request->pin_id());
+                          return absl::OkStatus();
+                        });
   }
 
-  ServerUnaryReactor* ListPins(CallbackServerContext* context, const v1::ListPinsRequest*,
+  ServerUnaryReactor* ListPins(CallbackServerContext* context, const v1::ListPinsRequest* request,
                                v1::ListPinsResponse* response) override {
-    return OnTurn(context, "ListPins", response, [this, response] {
-      for (const PinInfo& from : options_.store->Pins()) {
-        v1::PinState* const to = response->add_pins();
-        to->set_pin_id(from.id.value);
-        to->set_namespace_id(DigestString(from.ns.digest));
-        to->set_priority(static_cast<v1::PinPriority>(from.priority));
-        if (from.left < absl::InfiniteDuration()) {
-          to->set_left_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(from.left)));
-        }
-        to->set_blocks(from.blocks);
-        to->set_stored_blocks(from.stored_blocks);
-        to->set_host_blocks(from.host_blocks);
-        to->set_disk_blocks(from.disk_blocks);
-      }
-      return absl::OkStatus();
-    });
+    return AnswerInTurn(&pin_calls_, context, RpcMethod::kListPins, request, response,
+                        [this, response] {
+                          for (const PinInfo& pin : store().Pins()) {
+                            FillPin(pin, response->add_pins());
+                          }
+                          return absl::OkStatus();
+                        });
+  }
+
+  static void FillPin(const PinInfo& from, v1::PinState* to) {
+    to->set_pin_id(from.id.value);
+    to->set_namespace_id(DigestString(from.ns.digest));
+    to->set_priority(static_cast<v1::PinPriority>(from.priority));
+    if (from.left < absl::InfiniteDuration()) {
+      to->set_left_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(from.left)));
+    }
+    to->set_blocks(from.blocks);
+    to->set_stored_blocks(from.stored_blocks);
+    to->set_host_blocks(from.host_blocks);
+    to->set_disk_blocks(from.disk_blocks);
   }
 
   ServerUnaryReactor* SetQuota(CallbackServerContext* context, const v1::SetQuotaRequest* request,
                                v1::SetQuotaResponse* response) override {
-    ServerUnaryReactor* const reactor = context->DefaultReactor();
-    response->set_incarnation(incarnation_);
-    absl::Status status = Admit(*context, "SetQuota");
-    if (status.ok()) status = SetQuotaNow(*request);
-    reactor->Finish(ToGrpcStatus(status, incarnation_));
-    return reactor;
+    return AnswerNow(context, RpcMethod::kSetQuota, request, response,
+                     [this, request] { return SetQuotaNow(*request); });
   }
 
   absl::Status SetQuotaNow(const v1::SetQuotaRequest& request) {
@@ -277,21 +278,19 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
     }
     const TenantQuota quota = QuotaOf(request.quota());
     if (request.is_default()) {
-      options_.store->tenants().SetDefault(quota);
+      store().tenants().SetDefault(quota);
       return absl::OkStatus();
     }
-    return options_.store->tenants().SetQuota(
-        request.tenant(), request.has_quota() ? std::optional(quota) : std::nullopt);
+    return store().tenants().SetQuota(request.tenant(),
+                                      request.has_quota() ? std::optional(quota) : std::nullopt);
   }
 
-  ServerUnaryReactor* ListQuotas(CallbackServerContext* context, const v1::ListQuotasRequest*,
+  ServerUnaryReactor* ListQuotas(CallbackServerContext* context,
+                                 const v1::ListQuotasRequest* request,
                                  v1::ListQuotasResponse* response) override {
-    ServerUnaryReactor* const reactor = context->DefaultReactor();
-    response->set_incarnation(incarnation_);
-    const absl::Status status = Admit(*context, "ListQuotas");
-    if (status.ok()) {
-      FillQuota(options_.store->tenants().default_quota(), response->mutable_default_quota());
-      for (const TenantInfo& from : options_.store->Tenants()) {
+    return AnswerNow(context, RpcMethod::kListQuotas, request, response, [this, response] {
+      FillQuota(store().tenants().default_quota(), response->mutable_default_quota());
+      for (const TenantInfo& from : store().Tenants()) {
         v1::TenantState* const to = response->add_tenants();
         to->set_tenant(from.name);
         FillQuota(from.quota, to->mutable_quota());
@@ -302,15 +301,14 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
         to->set_disk_used_bytes(from.disk_used_bytes);
         to->set_gpu_used_bytes(from.gpu_used_bytes);
       }
-    }
-    reactor->Finish(ToGrpcStatus(status, incarnation_));
-    return reactor;
+      return absl::OkStatus();
+    });
   }
 
-  // In its turn, as it reads a file.
-  ServerUnaryReactor* ReloadQuotas(CallbackServerContext* context, const v1::ReloadQuotasRequest*,
+  ServerUnaryReactor* ReloadQuotas(CallbackServerContext* context,
+                                   const v1::ReloadQuotasRequest* request,
                                    v1::ReloadQuotasResponse* response) override {
-    return OnTurn(context, "ReloadQuotas", response, [this]() -> absl::Status {
+    return AnswerInTurn(&pin_calls_, context, RpcMethod::kReloadQuotas, request, response, [this] {
       const absl::Status status = options_.reload_quotas();
       if (status.ok()) {
         IBID_LOG(info, "admin: the quotas of tenants were read again");
@@ -348,28 +346,10 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
                : absl::Milliseconds(static_cast<int64_t>(ms));
   }
 
-  // Runs `work` in its turn, as it may write to disk or go over many blocks.
-  template <typename Response, typename Work>
-  ServerUnaryReactor* OnTurn(CallbackServerContext* context, const char* call, Response* response,
-                             Work work) {
-    ServerUnaryReactor* const reactor = context->DefaultReactor();
-    absl::Status refusal = Admit(*context, call);
-    if (refusal.ok() && !pin_calls_.TrySubmit([this, response, work, reactor] {
-          response->set_incarnation(incarnation_);
-          reactor->Finish(ToGrpcStatus(work(), incarnation_));
-        })) {
-      refusal = LimitReached(absl::StrCat(call, ": too many are waiting"), "kPinCallsQueuedMax",
-                             kPinCallsQueuedMax);
-    }
-    if (!refusal.ok()) reactor->Finish(ToGrpcStatus(refusal, incarnation_));
-    return reactor;
-  }
-
-  grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(CallbackServerContext* context,
-                                                       const v1::VerifyRequest* request) override {
-    const auto stream = std::make_shared<VerifyStream>(incarnation_);
-    stream->Start();
-    absl::Status refusal = Admit(*context, "Verify");
+  VerifyReactor* Verify(CallbackServerContext* context, const v1::VerifyRequest* request) override {
+    const auto stream = std::make_shared<VerifyStream>(state_);
+    stream->Start(*request);
+    absl::Status refusal = Admit(*context, RpcMethod::kVerify);
     if (refusal.ok() && is_verifying_.exchange(true)) {
       refusal = LimitReached("Verify: another one runs", "kVerifiesMax", kVerifiesMax);
     } else if (refusal.ok()) {
@@ -388,7 +368,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
   void VerifyNow(VerifyStream& stream, uint64_t bytes_per_second) {
     IBID_LOG(info, "verify: begins, at most {} bytes a second", bytes_per_second);
     const auto result =
-        options_.store->Verify(bytes_per_second, [this, &stream](const VerifyReport& report) {
+        store().Verify(bytes_per_second, [this, &stream](const VerifyReport& report) {
           stream.Report(report);
           return !is_stopping_ && !stream.is_cancelled();
         });
@@ -400,23 +380,23 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
     }
     // Before the caller knows the end: it may ask for the next one at once.
     is_verifying_ = false;
-    stream.End(result);
+    stream.Conclude(result);
   }
 
   const AdminServiceOptions options_;
-  const uint64_t incarnation_;
+  ServiceState* const state_;
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> is_verifying_{false};
   // Last, so that they end first: their work uses all of the above.
   Executor verifies_;
-  Executor flushes_;
-  Executor pin_calls_;
+  Turns flushes_;
+  Turns pin_calls_;
 };
 
 }  // namespace
 
 std::unique_ptr<AdminService> AdminService::Create(const AdminServiceOptions& options) {
-  IBID_CHECK(options.store != nullptr && options.drain && options.reload_quotas);
+  IBID_CHECK(options.state != nullptr && options.drain && options.reload_quotas);
   return std::make_unique<AdminServiceImpl>(options);
 }
 

@@ -13,11 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
+#include "cache_server/service_state.h"
 
 namespace ibid {
 
 struct AdminServiceOptions {
-  BlockStore* store = nullptr;  // must outlive the service
+  ServiceState* state = nullptr;  // must outlive the service
   // Only peers of this machine may ask. False when the server demands client certificates: then
   // whoever got that far has one.
   bool is_loopback_only = true;

@@ -98,7 +98,7 @@ class BlockStoreImpl {
     residency.DemoteAhead();
     parts.events.RunMaintenance();
     if (parts.disk != nullptr) parts.disk->HealIfDue();
-    parts.counters.SetGauges(GaugesOf(parts));
+    gauges.Set(parts);
     tenant_gauges.Set(TenantsOf(parts));
     LogTierState();
     history.AddIfDue(parts.Now(), [this] { return Sample(); });
@@ -265,6 +265,7 @@ class BlockStoreImpl {
   std::unique_ptr<ReadPath> read;
   StatsHistory history;
   TenantGauges tenant_gauges;
+  StoreGauges gauges{parts.options.metrics};
 
   Mutex mutex;
   CondVar stopping;

@@ -54,7 +54,7 @@ absl::Status CacheServer::Open(const Clock* clock) {
   service_options.metrics = metrics_.get();
   service_ = CacheService::Create(service_options);
   AdminServiceOptions admin_options;
-  admin_options.store = store_.get();
+  admin_options.state = service_->state();
   admin_options.is_loopback_only = options_.tls_ca.empty();
   admin_options.drain = [this](absl::Duration timeout, const std::function<bool()>& is_stopped) {
     return Drain(timeout, is_stopped);
@@ -127,7 +127,7 @@ std::string CacheServer::Status() const {
                 : is_draining_              ? "draining"
                 : facts.store.is_recovering ? "recovering"
                                             : "serving";
-  facts.methods = service_->method_counts();
+  facts.methods = service_->state()->metrics.Counts();
   facts.history = store_->History();
   facts.prefixes = store_->HottestPrefixes(kPrefixesShown);
   facts.sessions = store_->Sessions(kSessionsShown);

@@ -9,18 +9,16 @@
 #include "cache_server/cache_service_match.h"
 #include "cache_server/fetch_stream.h"
 #include "cache_server/publish_stream.h"
-#include "cache_server/service_state.h"
 #include "cache_server/session_stream.h"
+#include "cache_server/unary_call.h"
 #include "cache_server/watch_stream.h"
 #include "core/check.h"
 #include "core/executor.h"
 #include "core/limit.h"
-#include "core/log.h"
 #include "ibid/v1/cache.grpc.pb.h"
 #include "transport/block_frame.h"
 #include "transport/key_bytes.h"
 #include "transport/limits.h"
-#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -35,8 +33,6 @@ constexpr absl::Duration kDropFlushMax = absl::Seconds(1);
 // A client that misses this many heartbeats in a row has lost its session.
 constexpr int kHeartbeatsPerTtl = 5;
 constexpr uint32_t kGoldenTokensCount = 16;
-// Between two log lines of one place.
-constexpr int64_t kLogPeriodSeconds = 10;
 
 absl::Status CheckText(absl::string_view what, absl::string_view text) {
   if (text.size() <= kTextFieldBytesMax) return absl::OkStatus();
@@ -130,41 +126,6 @@ void FillMethod(const MethodCounts& from, v1::MethodStats* to) {
   to->mutable_latency_counts()->Add(from.latency_counts.begin(), from.latency_counts.end());
 }
 
-// A unary call: its reactor and its record, together until the answer.
-class UnaryCall {
- public:
-  UnaryCall(ServiceState* state, CallbackServerContext* context, RpcMethod method,
-            const google::protobuf::Message& request)
-      : incarnation_(state->incarnation),
-        hold_(state->holds),
-        reactor_(context->DefaultReactor()),
-        record_(&state->metrics, method) {
-    record_.OnReceived(request.ByteSizeLong());
-  }
-
-  ServerUnaryReactor* reactor() const { return reactor_; }
-
-  // REQUIRES: called once.
-  ServerUnaryReactor* Answer(const absl::Status& status,
-                             const google::protobuf::Message& response) {
-    if (absl::IsResourceExhausted(status)) {
-      IBID_LOG_EVERY(kLogPeriodSeconds, warn, "limit: {}", status.message());
-    }
-    const grpc::Status final_status = ToGrpcStatus(status, incarnation_);
-    if (status.ok()) record_.OnSent(response.ByteSizeLong());
-    record_.OnDone(final_status.error_code());
-    ServerUnaryReactor* const reactor = reactor_;
-    reactor->Finish(final_status);
-    return reactor;
-  }
-
- private:
-  const uint64_t incarnation_;
-  const Hold hold_;
-  ServerUnaryReactor* const reactor_;
-  RpcRecord record_;
-};
-
 // Publish and Fetch as raw bytes, all else as messages.
 using GeneratedService = v1::CacheService::WithCallbackMethod_OpenNamespace<
     v1::CacheService::WithCallbackMethod_Session<v1::CacheService::WithCallbackMethod_Match<
@@ -201,7 +162,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     watches_.EndAll(why);
   }
 
-  std::vector<MethodCounts> method_counts() const override { return state_.metrics.Counts(); }
+  ServiceState* state() override { return &state_; }
 
   bool WaitForNoHolds(absl::Duration timeout) override {
     return state_.holds->WaitForNone(timeout);
@@ -286,8 +247,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     return StartPublishStream(&state_);
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(CallbackServerContext* context,
-                                                    const grpc::ByteBuffer* request) override {
+  FetchReactor* Fetch(CallbackServerContext* context, const grpc::ByteBuffer* request) override {
     return StartFetchStream(&state_, request);
   }
 

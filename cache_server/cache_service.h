@@ -9,12 +9,11 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
-#include "cache_server/rpc_metrics.h"
+#include "cache_server/service_state.h"
 #include "core/metrics.h"
 
 namespace ibid {
@@ -41,8 +40,8 @@ class CacheService {
   // graceful stop.
   virtual void Drain() = 0;
 
-  // Calls by method since the start.
-  virtual std::vector<MethodCounts> method_counts() const = 0;
+  // What its calls share, for other services of the same server.
+  virtual ServiceState* state() = 0;
 
   // After the server is shut down: true once nothing refers to the store any more, neither a call
   // nor bytes that gRPC was still sending; false after `timeout`.

@@ -18,20 +18,33 @@
 
 namespace ibid {
 
-// The most frequent prefixes of any number, in bounded memory: "space-saving" (Metwally et al.,
-// 2005). What is more frequent than 1 in `places_count` is always among them.
+// The prefixes that are most frequent of late, of any number of them, in bounded memory:
+// "space-saving" (Metwally et al., 2005) over counts that fade. A lookup that is half_life lookups
+// old counts half of one that comes now. What has more than 1 in `places_count` of all that counts
+// is always among them.
 class HotPrefixes {
  public:
-  explicit HotPrefixes(size_t places_count) { places_.reserve(places_count_ = places_count); }
+  HotPrefixes(size_t places_count, uint64_t half_life_lookups);
 
   void Count(const NamespaceId& ns, const BlockKey& first, uint32_t matched_count);
-  // The hottest first.
+  // The hottest first. Counts are rounded.
   std::vector<HotPrefix> Top(size_t count) const;
 
  private:
+  struct Place {
+    NamespaceId ns;
+    BlockKey first;
+    double matches = 0, excess = 0, matched_blocks = 0;  // in units of weight_ at their time
+    uint32_t longest_match = 0;
+  };
+
+  void Fade() IBID_REQUIRES(mutex_);
+
+  const size_t places_count_;
+  const double growth_;  // from one lookup to the next
   mutable Mutex mutex_;
-  size_t places_count_;
-  std::vector<HotPrefix> places_ IBID_GUARDED_BY(mutex_);
+  double weight_ IBID_GUARDED_BY(mutex_) = 1;  // what a lookup counts now: it grows, none shrinks
+  std::vector<Place> places_ IBID_GUARDED_BY(mutex_);
 };
 
 class Demand {
@@ -51,10 +64,11 @@ class Demand {
 
  private:
   static constexpr size_t kPrefixPlaces = 128;
+  static constexpr uint64_t kPrefixHalfLifeLookups = 20'000;
 
   StoreCounters& counters_;
   HyperLogLog distinct_;
-  HotPrefixes prefixes_{kPrefixPlaces};
+  HotPrefixes prefixes_{kPrefixPlaces, kPrefixHalfLifeLookups};
 };
 
 }  // namespace ibid

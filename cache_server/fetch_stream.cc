@@ -1,10 +1,7 @@
 // Invariants, under mutex_:
-//   next_write_ <= next_acquire_ <= next_write_ + kFetchBlocksAhead
-//   the result of block i, once there and until it is written, stands in window_[i %
-//   kFetchBlocksAhead] at most one write is under way (is_writing_); Finish is called once, with no
-//   write under way, and nothing after it one thread at a time acts on the state (is_advancing_);
-//   others change the state and leave, so that a store which answers on the caller's stack costs no
-//   recursion
+// - next_write_ <= next_acquire_ <= next_write_ + kFetchBlocksAhead
+// - The result of block i, once there and until it is written, stands in
+//   window_[i % kFetchBlocksAhead].
 #include "cache_server/fetch_stream.h"
 
 #include <array>
@@ -14,13 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_server/stream_call.h"
 #include "core/check.h"
 #include "ibid/v1/cache.pb.h"
 #include "transport/block_frame.h"
 #include "transport/key_bytes.h"
 #include "transport/limits.h"
 #include "transport/message_bytes.h"
-#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -66,115 +63,64 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
   return plan;
 }
 
-class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                          public std::enable_shared_from_this<FetchStream> {
+class FetchStream final : public StreamCall<FetchReactor> {
  public:
-  explicit FetchStream(ServiceState* state)
-      : state_(state), hold_(state->holds), record_(&state->metrics, RpcMethod::kFetch) {}
+  explicit FetchStream(ServiceState* state) : StreamCall(state, RpcMethod::kFetch) {}
 
   void Start(const grpc::ByteBuffer& request) {
-    self_ = shared_from_this();
+    Begin();
     record_.OnReceived(request.Length());
-    absl::StatusOr<v1::FetchRequest> message = ParseMessage<v1::FetchRequest>(request);
-    absl::StatusOr<FetchPlan> plan =
-        message.ok() ? MakePlan(*state_, *message) : absl::StatusOr<FetchPlan>(message.status());
-    if (plan.ok()) {
-      plan_ = *std::move(plan);
-    } else {
-      Fail(plan.status());
-    }
-    Advance();
-  }
-
-  void OnWriteDone(bool ok) override {
-    const auto self = shared_from_this();
-    outgoing_.Clear();
-    {
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-      if (!ok) is_cancelled_ = true;
-    }
-    Advance();
-  }
-
-  void OnCancel() override {
-    const auto self = shared_from_this();
-    {
-      MutexLock lock(mutex_);
-      is_cancelled_ = true;
-    }
-    Advance();
-  }
-
-  void OnDone() override {
-    record_.OnDone(final_code_);
-    const std::shared_ptr<FetchStream> self = std::move(self_);  // may be the last reference
+    const absl::Status status = Open(request);
+    status.ok() ? Advance() : End(status);
   }
 
  private:
   using Result = std::optional<absl::StatusOr<BlockRef>>;
   using Window = std::array<Result, kFetchBlocksAhead>;
-  enum class Action { kNothing, kAcquire, kWrite, kFinish };
-  struct Step {
+  enum class Action { kNothing, kAcquire, kWrite };
+  struct Choice {
     Action action = Action::kNothing;
     size_t index = 0;
-    Result result;        // kWrite
-    absl::Status status;  // kFinish
+    Result result;  // kWrite
   };
 
-  // Does what can be done now. REQUIRES: the caller holds a reference to this.
-  void Advance() {
-    {
-      MutexLock lock(mutex_);
-      if (is_advancing_) return;
-      is_advancing_ = true;
-    }
-    while (true) {
-      Step step = NextStep();
-      switch (step.action) {
-        case Action::kNothing:
-          return;
-        case Action::kAcquire:
-          state_->store->Acquire(
-              plan_.ns, plan_.keys[step.index],
-              [self = shared_from_this(), index = step.index](absl::StatusOr<BlockRef> result) {
-                self->OnAcquired(index, std::move(result));
-              },
-              /*is_use=*/!plan_.is_leased);
-          break;
-        case Action::kWrite:
-          Write(step.index, *std::move(step.result));
-          break;
-        case Action::kFinish:
-          End(step.status);
-          return;
-      }
-    }
+  absl::Status Open(const grpc::ByteBuffer& request) {
+    IBID_ASSIGN_OR_RETURN(const v1::FetchRequest message, ParseMessage<v1::FetchRequest>(request));
+    IBID_ASSIGN_OR_RETURN(plan_, MakePlan(*state_, message));
+    return absl::OkStatus();
   }
 
-  // What to do next; with kNothing this thread has ceased to be the one that acts.
-  Step NextStep() {
+  bool Step() override {
+    Choice choice = Choose();
+    switch (choice.action) {
+      case Action::kNothing:
+        break;
+      case Action::kAcquire:
+        state_->store->Acquire(
+            plan_.ns, plan_.keys[choice.index],
+            [this, self = shared_from_this(), index = choice.index](
+                absl::StatusOr<BlockRef> result) { OnAcquired(index, std::move(result)); },
+            /*is_use=*/!plan_.is_leased);
+        break;
+      case Action::kWrite:
+        WriteBlock(choice.index, *std::move(choice.result));
+        break;
+    }
+    return choice.action != Action::kNothing;
+  }
+
+  Choice Choose() {
     MutexLock lock(mutex_);
-    Step step = ChooseStep();
-    if (step.action == Action::kNothing) is_advancing_ = false;
-    return step;
-  }
-
-  Step ChooseStep() IBID_REQUIRES(mutex_) {
-    if (is_finished_) return {};
-    const bool is_over = is_cancelled_ || !failure_.ok() || next_write_ == plan_.keys.size();
-    if (is_over) {
-      if (is_writing_) return {};
-      is_finished_ = true;
-      return {Action::kFinish, 0, std::nullopt,
-              is_cancelled_ ? absl::CancelledError("Fetch: cancelled") : failure_};
+    if (is_ending_) return {};
+    if (next_write_ == plan_.keys.size()) {
+      EndLocked(absl::OkStatus());  // once the last write is over
+      return {};
     }
     Result& front = window_[next_write_ % kFetchBlocksAhead];
     if (!is_writing_ && front.has_value()) {
-      is_writing_ = true;
-      Step step{Action::kWrite, next_write_++, std::move(front)};
+      Choice choice{Action::kWrite, next_write_++, std::move(front)};
       front.reset();
-      return step;
+      return choice;
     }
     if (next_acquire_ < plan_.keys.size() && next_acquire_ < next_write_ + kFetchBlocksAhead) {
       return {Action::kAcquire, next_acquire_++};
@@ -185,14 +131,14 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnAcquired(size_t index, absl::StatusOr<BlockRef> result) {
     {
       MutexLock lock(mutex_);
-      if (is_finished_) return;  // and `result` gives its pin back
+      if (is_window_closed_) return;  // and `result` gives its pin back
       window_[index % kFetchBlocksAhead].emplace(std::move(result));
     }
     Advance();
   }
 
   // Sends the frame of one block, or gives the stream up.
-  void Write(size_t index, absl::StatusOr<BlockRef> result) {
+  void WriteBlock(size_t index, absl::StatusOr<BlockRef> result) {
     FrameHeader header;
     header.index = static_cast<uint32_t>(index);
     header.key = plan_.keys[index];
@@ -207,12 +153,10 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       outgoing_ = EncodeFrame(header, {}, nullptr);
     } else {
       MutexLock lock(mutex_);
-      failure_ = result.status();
-      is_writing_ = false;
+      EndLocked(result.status());
       return;
     }
-    record_.OnSent(outgoing_.Length());
-    StartWrite(&outgoing_);
+    Write(&outgoing_, outgoing_.Length());
   }
 
   grpc::ByteBuffer FrameOf(FrameHeader header, BlockRef block) {
@@ -233,45 +177,28 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)}));
   }
 
-  void Fail(absl::Status status) {
-    MutexLock lock(mutex_);
-    failure_ = std::move(status);
-  }
+  void OnWritten() override { outgoing_.Clear(); }
 
-  void End(const absl::Status& status) {
+  // The pins of what will not be sent go without a lock.
+  void OnFinishing() override {
     Window leftover;
-    {
-      MutexLock lock(mutex_);
-      leftover.swap(window_);
-    }
-    const grpc::Status final_status = ToGrpcStatus(status, state_->incarnation);
-    final_code_ = final_status.error_code();
-    Finish(final_status);
+    MutexLock lock(mutex_);
+    is_window_closed_ = true;
+    leftover.swap(window_);
   }
 
-  ServiceState* const state_;
-  const Hold hold_;
-  RpcRecord record_;
   FetchPlan plan_;             // does not change after Start
   grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
-  grpc::StatusCode final_code_ = grpc::StatusCode::OK;
-  std::shared_ptr<FetchStream> self_;  // while gRPC knows this reactor
 
-  Mutex mutex_;
   Window window_ IBID_GUARDED_BY(mutex_);
   size_t next_acquire_ IBID_GUARDED_BY(mutex_) = 0;
   size_t next_write_ IBID_GUARDED_BY(mutex_) = 0;
-  absl::Status failure_ IBID_GUARDED_BY(mutex_);
-  bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_cancelled_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_finished_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_advancing_ IBID_GUARDED_BY(mutex_) = false;
+  bool is_window_closed_ IBID_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetchStream(ServiceState* state,
-                                                             const grpc::ByteBuffer* request) {
+FetchReactor* StartFetchStream(ServiceState* state, const grpc::ByteBuffer* request) {
   const auto stream = std::make_shared<FetchStream>(state);
   stream->Start(*request);
   return stream.get();

@@ -8,10 +8,11 @@
 
 namespace ibid {
 
+using FetchReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
+
 // Answers `request`, a v1.FetchRequest, with one frame a block in the order asked for, misses too.
 // A block's bytes are pinned until gRPC has sent them. `state` must outlive the call. The reactor
 // owns itself.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetchStream(ServiceState* state,
-                                                             const grpc::ByteBuffer* request);
+FetchReactor* StartFetchStream(ServiceState* state, const grpc::ByteBuffer* request);
 
 }  // namespace ibid

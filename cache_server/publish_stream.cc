@@ -1,26 +1,24 @@
 // A frame's way: OnReadDone -> check -> Reserve -> copy into the slot with the checksum -> Commit
 // -> results_ -> StartWrite.
 //
-// Invariants, under mutex_:
-//   unanswered_ counts frames that were read and whose result is not yet written; at
-//   kPublishFramesUnanswered reading stops at most one read and one write are under way; Finish is
-//   called once, when reading has ended for good, every frame read is answered (or the call is
-//   cancelled) and no commit is under way one thread at a time acts on the state (is_advancing_),
-//   as in fetch_stream.cc
+// Invariants, under mutex_: unanswered_ counts frames that were read and whose result is not yet
+// written; at kPublishFramesUnanswered reading stops. The call ends when reading has ended for
+// good, every frame read is answered (or the client is gone) and no commit is under way.
 #include "cache_server/publish_stream.h"
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache_server/stream_call.h"
 #include "core/check.h"
 #include "ibid/v1/cache.pb.h"
 #include "transport/block_frame.h"
 #include "transport/limits.h"
 #include "transport/message_bytes.h"
-#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -48,146 +46,57 @@ Result ResultOf(uint32_t index, const absl::Status& status) {
   }
 }
 
-class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                            public std::enable_shared_from_this<PublishStream> {
+class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  explicit PublishStream(ServiceState* state)
-      : state_(state), hold_(state->holds), record_(&state->metrics, RpcMethod::kPublish) {}
+  explicit PublishStream(ServiceState* state) : BidiCall(state, RpcMethod::kPublish) {}
 
   void Start() {
-    self_ = shared_from_this();
+    Begin();
     Advance();
-  }
-
-  void OnReadDone(bool ok) override {
-    const auto self = shared_from_this();
-    if (ok) {
-      TakeFrame();
-    } else {
-      MutexLock lock(mutex_);
-      is_reading_ended_ = true;
-    }
-    {
-      MutexLock lock(mutex_);
-      is_reading_ = false;
-    }
-    Advance();
-  }
-
-  void OnWriteDone(bool ok) override {
-    const auto self = shared_from_this();
-    {
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-      --unanswered_;
-      if (!ok) is_cancelled_ = true;
-    }
-    Advance();
-  }
-
-  void OnCancel() override {
-    const auto self = shared_from_this();
-    {
-      MutexLock lock(mutex_);
-      is_cancelled_ = true;
-    }
-    Advance();
-  }
-
-  void OnDone() override {
-    record_.OnDone(final_code_);
-    const std::shared_ptr<PublishStream> self = std::move(self_);  // may be the last reference
   }
 
  private:
-  enum class Action { kNothing, kRead, kWrite, kFinish };
-  struct Step {
-    Action action = Action::kNothing;
-    Result result;        // kWrite
-    absl::Status status;  // kFinish
-  };
-
-  // Does what can be done now. REQUIRES: the caller holds a reference to this.
-  void Advance() {
+  bool Step() override {
+    std::optional<Result> result;
     {
       MutexLock lock(mutex_);
-      if (is_advancing_) return;
-      is_advancing_ = true;
-    }
-    while (true) {
-      const Step step = NextStep();
-      switch (step.action) {
-        case Action::kNothing:
-          return;
-        case Action::kRead:
-          StartRead(&incoming_);
-          break;
-        case Action::kWrite:
-          Write(step.result);
-          break;
-        case Action::kFinish: {
-          const grpc::Status final_status = ToGrpcStatus(step.status, state_->incarnation);
-          final_code_ = final_status.error_code();
-          Finish(final_status);
-          return;
-        }
+      if (!is_writing_ && !results_.empty() && !is_cancelled_) {
+        result = std::move(results_.front());
+        results_.pop_front();
+      } else if (unanswered_ >= kPublishFramesUnanswered) {
+        return false;
       }
     }
+    if (!result.has_value()) return Read();
+    WriteResult(*result);
+    return true;
   }
 
-  Step NextStep() {
+  bool is_busy() const IBID_REQUIRES(mutex_) override {
+    return BidiCall::is_busy() || committing_ > 0 || (!results_.empty() && !is_cancelled_);
+  }
+
+  void OnWritten() override {
     MutexLock lock(mutex_);
-    Step step = ChooseStep();
-    if (step.action == Action::kNothing) is_advancing_ = false;
-    return step;
+    --unanswered_;
   }
-
-  Step ChooseStep() IBID_REQUIRES(mutex_) {
-    if (is_finished_) return {};
-    if (!is_writing_ && !results_.empty() && !is_cancelled_) {
-      is_writing_ = true;
-      Step step{Action::kWrite, std::move(results_.front())};
-      results_.pop_front();
-      return step;
-    }
-    const bool reads_no_more = is_reading_ended_ || is_cancelled_ || !failure_.ok();
-    if (!reads_no_more && !is_reading_ && unanswered_ < kPublishFramesUnanswered) {
-      is_reading_ = true;
-      return {Action::kRead};
-    }
-    const bool is_answered = results_.empty() || is_cancelled_;
-    if (reads_no_more && !is_reading_frame() && !is_writing_ && committing_ == 0 && is_answered) {
-      is_finished_ = true;
-      return {Action::kFinish,
-              {},
-              is_cancelled_ ? absl::CancelledError("Publish: cancelled") : failure_};
-    }
-    return {};
-  }
-
-  // A read that is under way ends by itself once Finish is called, unless OnReadDone is at work on
-  // its frame.
-  bool is_reading_frame() const IBID_REQUIRES(mutex_) { return is_taking_frame_; }
 
   // Stores the frame that was read.
-  void TakeFrame() {
+  void Take(grpc::ByteBuffer& message) override {
     {
       MutexLock lock(mutex_);
       ++unanswered_;
-      is_taking_frame_ = true;
     }
-    record_.OnReceived(incoming_.Length());
-    absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(incoming_);
-    incoming_.Clear();
+    record_.OnReceived(message.Length());
+    absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(message);
+    message.Clear();
     absl::Status status = frame.status();
     if (frame.ok() && !is_open_) status = Open(frame->header());
     if (status.ok()) {
       StoreFrame(*frame);
     } else {
-      Fail(std::move(status));
+      Fail(status);
     }
-    MutexLock lock(mutex_);
-    is_taking_frame_ = false;
   }
 
   // Learns from the first frame whose stream this is.
@@ -217,9 +126,9 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     }
     std::move(*reservation)
         .Commit(header.checksum, computed, is_durable_,
-                [self = shared_from_this(), index = header.index](absl::Status status) {
-                  self->AnswerOrFail(index, status);
-                  self->OnCommitted();
+                [this, self = shared_from_this(), index = header.index](absl::Status status) {
+                  AnswerOrFail(index, status);
+                  OnCommitted();
                 });
   }
 
@@ -249,9 +158,9 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     results_.push_back(std::move(result));
   }
 
-  void Fail(absl::Status status) {
+  void Fail(const absl::Status& status) {
     MutexLock lock(mutex_);
-    if (failure_.ok()) failure_ = std::move(status);
+    EndLocked(status);
   }
 
   void OnCommitted() {
@@ -262,43 +171,27 @@ class PublishStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     Advance();
   }
 
-  void Write(const Result& result) {
+  void WriteResult(const Result& result) {
     v1::PublishResult message;
     message.set_incarnation(state_->incarnation);
     message.set_index(result.index);
     message.set_outcome(static_cast<v1::BlockOutcome>(result.outcome));
     message.set_detail(result.detail);
     outgoing_ = SerializeMessage(message);
-    record_.OnSent(outgoing_.Length());
-    StartWrite(&outgoing_);
+    Write(&outgoing_, outgoing_.Length());
   }
 
-  ServiceState* const state_;
-  const Hold hold_;
-  RpcRecord record_;
-  // Of the reading thread: OnReadDone is never called twice at a time.
+  // Of the reading thread: frames are taken one after the other.
   bool is_open_ = false;
   bool is_durable_ = false;
   SessionId session_;
   NamespaceId ns_;
   size_t payload_bytes_ = 0;
-  grpc::ByteBuffer incoming_;  // belongs to gRPC while is_reading_
-  grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
-  grpc::StatusCode final_code_ = grpc::StatusCode::OK;
-  std::shared_ptr<PublishStream> self_;  // while gRPC knows this reactor
 
-  Mutex mutex_;
+  grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
   std::deque<Result> results_ IBID_GUARDED_BY(mutex_);
   size_t unanswered_ IBID_GUARDED_BY(mutex_) = 0;
   size_t committing_ IBID_GUARDED_BY(mutex_) = 0;
-  absl::Status failure_ IBID_GUARDED_BY(mutex_);
-  bool is_reading_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_reading_ended_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_taking_frame_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_cancelled_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_finished_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_advancing_ IBID_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

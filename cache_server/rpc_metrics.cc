@@ -1,13 +1,23 @@
 #include "cache_server/rpc_metrics.h"
 
 #include <cmath>
+#include <iterator>
+#include <string>
 #include <utility>
 
 namespace ibid {
 namespace {
 
-constexpr const char* kMethodNames[] = {"OpenNamespace", "Session", "Match", "Offer",   "Publish",
-                                        "Fetch",         "Drop",    "Watch", "GetStats"};
+// In the order of RpcMethod.
+constexpr const char* kMethodNames[] = {
+    "OpenNamespace", "Session", "Match",    "Offer",    "Publish",    "Fetch",
+    "Drop",          "Watch",   "GetStats", "Drain",    "Flush",      "Verify",
+    "Pin",           "Unpin",   "ListPins", "SetQuota", "ListQuotas", "ReloadQuotas"};
+
+std::string PrefixOf(RpcMethod method) {
+  return method < RpcMethod::kDrain ? "ibid_cache_service_" : "ibid_admin_service_";
+}
+
 constexpr const char* kCodeNames[] = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
@@ -16,26 +26,28 @@ constexpr const char* kCodeNames[] = {
 
 }  // namespace
 
+const char* NameOf(RpcMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
+
 RpcMetrics::RpcMetrics(MetricsRegistry* registry) : is_counting_(registry != nullptr) {
+  static_assert(std::size(kMethodNames) == kMethodsCount);
   if (!is_counting_) return;
+  MetricsRegistry& r = *registry;
   for (size_t m = 0; m < kMethodsCount; ++m) {
-    const std::string method = kMethodNames[m];
+    const MetricLabels labels = {{"method", kMethodNames[m]}};
+    const std::string prefix = PrefixOf(static_cast<RpcMethod>(m));
     MethodMetrics& metrics = methods_[m];
     for (size_t c = 0; c < kCodesCount; ++c) {
-      metrics.calls[c] =
-          &MakeCounter(*registry, "ibid_cache_service_calls_total", "Calls that have ended",
-                       {{"method", method}, {"code", kCodeNames[c]}});
+      metrics.calls[c] = &MakeCounter(r, prefix + "calls_total", "Calls that have ended",
+                                      {{"method", kMethodNames[m]}, {"code", kCodeNames[c]}});
     }
     metrics.calls_in_progress =
-        &MakeGauge(*registry, "ibid_cache_service_calls_in_progress",
-                   "Calls that have begun and not ended", {{"method", method}});
-    metrics.latency_seconds =
-        &MakeLatencyHistogram(*registry, "ibid_cache_service_latency_seconds",
-                              "From a call's arrival to its end", {{"method", method}});
-    metrics.received_bytes = &MakeCounter(*registry, "ibid_cache_service_received_bytes_total",
-                                          "Bytes of messages received", {{"method", method}});
-    metrics.sent_bytes = &MakeCounter(*registry, "ibid_cache_service_sent_bytes_total",
-                                      "Bytes of messages sent", {{"method", method}});
+        &MakeGauge(r, prefix + "calls_in_progress", "Calls that have begun and not ended", labels);
+    metrics.latency_seconds = &MakeLatencyHistogram(r, prefix + "latency_seconds",
+                                                    "From a call's arrival to its end", labels);
+    metrics.received_bytes =
+        &MakeCounter(r, prefix + "received_bytes_total", "Bytes of messages received", labels);
+    metrics.sent_bytes =
+        &MakeCounter(r, prefix + "sent_bytes_total", "Bytes of messages sent", labels);
   }
 }
 

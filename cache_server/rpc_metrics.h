@@ -1,4 +1,4 @@
-// What is counted of every call of CacheService.
+// What is counted of every call of CacheService and AdminService.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -14,6 +14,7 @@
 namespace ibid {
 
 enum class RpcMethod : uint8_t {
+  // CacheService
   kOpenNamespace,
   kSession,
   kMatch,
@@ -22,8 +23,21 @@ enum class RpcMethod : uint8_t {
   kFetch,
   kDrop,
   kWatch,
-  kGetStats
+  kGetStats,
+  // AdminService
+  kDrain,
+  kFlush,
+  kVerify,
+  kPin,
+  kUnpin,
+  kListPins,
+  kSetQuota,
+  kListQuotas,
+  kReloadQuotas,
 };
+
+// As in the proto file.
+const char* NameOf(RpcMethod method);
 
 // The calls of one method since the start; latency_counts has one entry more than there are bounds.
 struct MethodCounts {
@@ -35,7 +49,8 @@ struct MethodCounts {
 };
 
 // Families: ibid_cache_service_calls_total{method,code}, _calls_in_progress{method},
-// _latency_seconds{method}, _received_bytes_total{method}, _sent_bytes_total{method}. Thread-safe.
+// _latency_seconds{method}, _received_bytes_total{method}, _sent_bytes_total{method}, and the same
+// with ibid_admin_service. Thread-safe.
 class RpcMetrics {
  public:
   // `registry` null: nothing is counted.
@@ -50,7 +65,7 @@ class RpcMetrics {
   void OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took);
 
  private:
-  static constexpr size_t kMethodsCount = 9;
+  static constexpr size_t kMethodsCount = 18;
   static constexpr size_t kCodesCount = 17;
   struct MethodMetrics {
     std::array<prometheus::Counter*, kCodesCount> calls{};

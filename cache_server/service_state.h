@@ -1,4 +1,4 @@
-// What the calls of one CacheService share. Private to the service.
+// What the calls of one server share, of CacheService and AdminService. Private to the services.
 #pragma once
 
 #include <memory>

@@ -3,19 +3,12 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
-#include <vector>
-
-#include "absl/container/flat_hash_set.h"
-#include "cache_server/service_state.h"
-#include "core/mutex.h"
+#include "cache_server/stream_call.h"
 #include "ibid/v1/cache.pb.h"
 
 namespace ibid {
 
 using SessionReactor = grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionResponse>;
-
-class SessionStream;
 
 // All Session calls that run. Thread-safe.
 class SessionStreams {
@@ -27,19 +20,12 @@ class SessionStreams {
   SessionReactor* Start(ServiceState* state);
 
   // Refuses new calls with `why`; those that run go on.
-  void Refuse(const absl::Status& why);
-  // Ends all calls with `why` and refuses new ones with it: without this a server could not stop
-  // before its clients do.
-  void EndAll(const absl::Status& why);
+  void Refuse(const absl::Status& why) { calls_.Refuse(why); }
+  // Ends all calls with `why` and refuses new ones with it.
+  void EndAll(const absl::Status& why) { calls_.EndAll(why); }
 
  private:
-  friend class SessionStream;
-  absl::Status Add(const std::shared_ptr<SessionStream>& stream);
-  void Remove(const std::shared_ptr<SessionStream>& stream);
-
-  Mutex mutex_;
-  absl::Status refusal_ IBID_GUARDED_BY(mutex_);
-  absl::flat_hash_set<std::shared_ptr<SessionStream>> streams_ IBID_GUARDED_BY(mutex_);
+  RunningCalls<SessionReactor> calls_;
 };
 
 }  // namespace ibid

@@ -1,7 +1,5 @@
 #include "cache_server/store_counters.h"
 
-#include <iterator>
-
 namespace ibid {
 
 StoreCounters::StoreCounters(MetricsRegistry* registry) {
@@ -55,37 +53,6 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       &MakeLatencyHistogram(r, "ibid_store_disk_read_seconds", "Time to read a block from disk");
   disk_write_seconds_ =
       &MakeLatencyHistogram(r, "ibid_store_disk_write_seconds", "Time to write a block to disk");
-  const auto gauge = [&r](const char* name, const char* help, const MetricLabels& labels = {}) {
-    return &MakeGauge(r, name, help, labels);
-  };
-  gauges_ = {
-      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "host"}}),
-      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "disk"}}),
-      gauge("ibid_store_disk_allocated_bytes", "Bytes that the extent files take"),
-      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "host"}}),
-      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "disk"}}),
-      gauge("ibid_store_pinned_bytes", "Bytes of blocks that leases or readers hold"),
-      gauge("ibid_store_sessions", "Sessions"),
-      gauge("ibid_store_leases", "Leases"),
-      gauge("ibid_store_reservations", "Blocks offered or reserved, not yet committed"),
-      gauge("ibid_store_disk_queue_depth", "Blocks that wait for the disk writer"),
-      gauge("ibid_store_disk_is_ok", "1 while the disk tier reads and writes"),
-      gauge("ibid_store_bytes_max", "Budget", {{"tier", "host"}}),
-      gauge("ibid_store_bytes_max", "Budget", {{"tier", "disk"}}),
-      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "host"}}),
-      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "disk"}}),
-      gauge("ibid_store_disk_read_queue_depth", "Disk reads queued or running"),
-      gauge("ibid_store_namespaces", "Namespaces known"),
-      gauge("ibid_store_distinct_keys", "Distinct keys asked for since the start, estimated"),
-      gauge("ibid_store_infinite_hit_ratio",
-            "Share of the keys asked for that a cache without end would have had, estimated"),
-      gauge("ibid_store_used_bytes", "Bytes of slots in use", {{"tier", "gpu"}}),
-      gauge("ibid_store_bytes_max", "Budget", {{"tier", "gpu"}}),
-      gauge("ibid_store_largest_free_bytes", "Largest free extent", {{"tier", "gpu"}}),
-      gauge("ibid_store_blocks", "Blocks resident", {{"tier", "gpu"}}),
-      gauge("ibid_store_pins", "Pins of operators"),
-      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "host"}}),
-      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "disk"}})};
 }
 
 void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
@@ -106,39 +73,6 @@ void StoreCounters::ObserveDiskRead(absl::Duration took) {
 
 void StoreCounters::ObserveDiskWrite(absl::Duration took) {
   if (disk_write_seconds_ != nullptr) disk_write_seconds_->Observe(absl::ToDoubleSeconds(took));
-}
-
-void StoreCounters::SetGauges(const StoreGauges& now) {
-  const double values[] = {now.host_used_bytes,
-                           now.disk_used_bytes,
-                           now.disk_allocated_bytes,
-                           now.host_blocks,
-                           now.disk_blocks,
-                           now.pinned_bytes,
-                           now.sessions,
-                           now.leases,
-                           now.reservations,
-                           now.disk_queue_depth,
-                           now.is_disk_ok,
-                           now.host_bytes_max,
-                           now.disk_bytes_max,
-                           now.host_largest_free_bytes,
-                           now.disk_largest_free_bytes,
-                           now.disk_read_queue_depth,
-                           now.namespaces,
-                           now.distinct_keys,
-                           now.infinite_hit_ratio,
-                           now.gpu_used_bytes,
-                           now.gpu_bytes_max,
-                           now.gpu_largest_free_bytes,
-                           now.gpu_blocks,
-                           now.pins,
-                           now.host_kept_bytes,
-                           now.disk_kept_bytes};
-  static_assert(std::size(values) == kGaugesCount);
-  for (size_t i = 0; i < gauges_.size(); ++i) {
-    if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);
-  }
 }
 
 }  // namespace ibid

@@ -50,15 +50,6 @@ struct TierCounters {
   }
 };
 
-// In the order of the gauges in store_counters.cc.
-struct StoreGauges {
-  double host_used_bytes, disk_used_bytes, disk_allocated_bytes, host_blocks, disk_blocks,
-      pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok, host_bytes_max,
-      disk_bytes_max, host_largest_free_bytes, disk_largest_free_bytes, disk_read_queue_depth,
-      namespaces, distinct_keys, infinite_hit_ratio, gpu_used_bytes, gpu_bytes_max,
-      gpu_largest_free_bytes, gpu_blocks, pins, host_kept_bytes, disk_kept_bytes;
-};
-
 class StoreCounters {
  public:
   explicit StoreCounters(MetricsRegistry* registry);
@@ -76,7 +67,6 @@ class StoreCounters {
   void OnCopyOut(TierName name, EntryId id, absl::Time now);
   void ObserveDiskRead(absl::Duration took);
   void ObserveDiskWrite(absl::Duration took);
-  void SetGauges(const StoreGauges& now);
 
   Tally missed_blocks;
   Tally published_blocks;
@@ -98,8 +88,6 @@ class StoreCounters {
   TierCounters tiers_[kTiersCount];
   prometheus::Histogram* disk_read_seconds_ = nullptr;
   prometheus::Histogram* disk_write_seconds_ = nullptr;
-  static constexpr size_t kGaugesCount = sizeof(StoreGauges) / sizeof(double);
-  std::array<prometheus::Gauge*, kGaugesCount> gauges_{};
 };
 
 }  // namespace ibid

@@ -34,7 +34,8 @@ struct BlockStoreStats {
   bool is_refusing_blocks = false;  // RefuseBlocks was called
 };
 
-// Matches whose chain begins with one key, on this server.
+// Matches whose chain begins with one key, on this server, those of late (see HotPrefixes: older
+// ones count less).
 struct HotPrefix {
   NamespaceId ns;
   BlockKey first;

@@ -1,7 +1,3 @@
-// Invariants, under mutex_: at most one write is under way; Finish is called once, with no write
-// under way; one thread at a time acts on the state and on watch_ (is_advancing_), as in
-// fetch_stream.cc. Who wants it to look for events while another acts sets is_wanted_.
-//
 // Back-pressure: a write ends when gRPC has taken the message, so a client that does not read holds
 // one message here and its place in the store's log. The log does not wait for it.
 #include "cache_server/watch_stream.h"
@@ -10,7 +6,7 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <utility>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/block_watch.h"
@@ -18,7 +14,6 @@
 #include "core/limit.h"
 #include "transport/key_bytes.h"
 #include "transport/limits.h"
-#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -100,120 +95,46 @@ void FillEvent(const BlockEvent& from, v1::BlockEvent* to) {
 
 }  // namespace
 
-class WatchStream final : public WatchReactor, public std::enable_shared_from_this<WatchStream> {
+class WatchStream final : public StreamCall<WatchReactor> {
  public:
-  WatchStream(ServiceState* state, WatchStreams* streams, grpc::CallbackServerContext* context)
-      : state_(state),
-        streams_(streams),
-        context_(context),
-        hold_(state->holds),
-        record_(&state->metrics, RpcMethod::kWatch) {}
+  WatchStream(ServiceState* state, RunningCalls<WatchReactor>* calls,
+              grpc::CallbackServerContext* context)
+      : StreamCall(state, RpcMethod::kWatch), calls_(calls), context_(context) {}
 
   void Start(const v1::WatchRequest& request) {
-    self_ = shared_from_this();
+    Begin();
     record_.OnReceived(request.ByteSizeLong());
     absl::Status status = Open(request);
-    if (status.ok()) status = streams_->Add(self_);  // from here on others look for events too
-    if (!status.ok()) return End(status);
-    Advance();
-  }
-
-  // Ends the call from the server's side.
-  void End(const absl::Status& why) {
-    const auto self = shared_from_this();
-    {
-      MutexLock lock(mutex_);
-      if (!is_ending_) end_status_ = why;
-      is_ending_ = true;
-    }
-    Advance();
-  }
-
-  // There may be events, or a heartbeat may be due.
-  void Advance() {
-    {
-      MutexLock lock(mutex_);
-      is_wanted_ = true;
-      if (is_advancing_) return;
-      is_advancing_ = true;
-    }
-    while (true) {
-      switch (NextAction()) {
-        case Action::kNothing:
-          return;
-        case Action::kTell:
-          Tell();
-          break;
-        case Action::kLook:
-          LookAfterStalled();
-          break;
-        case Action::kFinish:
-          return FinishCall();
-      }
-    }
-  }
-
-  void OnWriteDone(bool ok) override {
-    const auto self = shared_from_this();
-    {
-      MutexLock lock(mutex_);
-      is_writing_ = false;
-    }
-    if (!ok) return End(absl::CancelledError("Watch: the client is gone"));
-    Advance();
-  }
-
-  void OnCancel() override { End(absl::CancelledError("Watch: the client is gone")); }
-
-  void OnDone() override {
-    const std::shared_ptr<WatchStream> self =
-        std::move(self_);  // the last reference but that of streams_
-    watch_.reset();
-    record_.OnDone(final_code_);
-    streams_->Remove(self);
+    if (status.ok()) status = calls_->Add(shared_from_this());  // now others look for events too
+    status.ok() ? Advance() : End(status);
   }
 
  private:
-  enum class Action { kNothing, kTell, kLook, kFinish };
-
   absl::Status Open(const v1::WatchRequest& request) {
     IBID_ASSIGN_OR_RETURN(const WatchOptions options, OptionsOf(request));
     IBID_ASSIGN_OR_RETURN(watch_, state_->store->Watch(options));
     return absl::OkStatus();
   }
 
-  // With kNothing this thread has ceased to be the one that acts.
-  Action NextAction() {
-    MutexLock lock(mutex_);
-    if (is_ending_ && !is_writing_ && !is_finished_) {
-      is_finished_ = true;
-      return Action::kFinish;
+  bool Step() override {
+    bool is_writing = false, is_over = false;
+    {
+      MutexLock lock(mutex_);
+      is_writing = is_writing_;
+      is_over = is_ending_;
     }
-    if (is_wanted_ && !is_finished_) {
-      is_wanted_ = false;
-      return is_writing_ ? Action::kLook : Action::kTell;
-    }
-    is_advancing_ = false;
-    return Action::kNothing;
+    if (!is_writing) return Tell();
+    LookAfterStalled(is_over);
+    return false;
   }
 
-  // Sends what there is, or nothing.
-  void Tell() {
+  // Sends what there is. True when there may be more to tell at once.
+  bool Tell() {
     const WatchPiece piece = watch_->Next();
     const absl::Time now = clock_.Now();
     const bool is_due = now - told_at_ >= std::min(state_->heartbeat, kHeartbeatMax) ||
                         piece.sequence - told_sequence_ >= kProgressEvents;
-    const bool is_sent = !piece.is_empty() || is_due;
-    {
-      MutexLock lock(mutex_);
-      is_wanted_ |= !is_sent && !piece.is_waiting;
-      is_writing_ = is_sent;
-      if (piece.notice == WatchNotice::kCutOff && !is_ending_) {
-        is_ending_ = true;
-        end_status_ = piece.why;
-      }
-    }
-    if (!is_sent) return;
+    if (piece.is_empty() && !is_due) return !piece.is_waiting;
     outgoing_.Clear();
     outgoing_.set_incarnation(state_->incarnation);
     outgoing_.set_sequence(piece.sequence);
@@ -224,55 +145,36 @@ class WatchStream final : public WatchReactor, public std::enable_shared_from_th
     for (const BlockEvent& event : piece.events) FillEvent(event, outgoing_.add_events());
     told_at_ = now;
     told_sequence_ = piece.sequence;
-    record_.OnSent(outgoing_.ByteSizeLong());
-    StartWrite(&outgoing_);
+    Write(&outgoing_, outgoing_.ByteSizeLong());
+    if (piece.notice == WatchNotice::kCutOff) {
+      MutexLock lock(mutex_);
+      EndLocked(piece.why);
+    }
+    return false;
   }
 
   // A write is under way. If it does not end although nothing can follow it any more, the call
   // does.
-  void LookAfterStalled() {
-    bool is_over = false;
-    {
-      MutexLock lock(mutex_);
-      is_over = is_ending_;
-    }
+  void LookAfterStalled(bool is_over) {
     if (!is_over && !watch_->is_too_late()) return;
     const absl::Time now = clock_.Now();
     if (late_since_ == absl::InfinitePast()) late_since_ = now;
     if (now - late_since_ >= kStalledMax) context_->TryCancel();
   }
 
-  void FinishCall() {
-    grpc::Status final_status;
-    {
-      MutexLock lock(mutex_);
-      final_status = ToGrpcStatus(end_status_, state_->incarnation);
-    }
-    final_code_ = final_status.error_code();
-    Finish(final_status);
+  void OnGone() override {
+    watch_.reset();
+    calls_->Remove(shared_from_this());
   }
 
-  ServiceState* const state_;
-  WatchStreams* const streams_;
+  RunningCalls<WatchReactor>* const calls_;
   grpc::CallbackServerContext* const context_;
   const SteadyClock clock_;
-  const Hold hold_;
-  RpcRecord record_;
   std::unique_ptr<BlockWatch> watch_;
   v1::WatchResponse outgoing_;  // belongs to gRPC while is_writing_
   absl::Time told_at_ = absl::InfinitePast();
   uint64_t told_sequence_ = 0;
   absl::Time late_since_ = absl::InfinitePast();
-  grpc::StatusCode final_code_ = grpc::StatusCode::OK;
-  std::shared_ptr<WatchStream> self_;  // while gRPC knows this reactor
-
-  Mutex mutex_;
-  absl::Status end_status_ IBID_GUARDED_BY(mutex_);
-  bool is_wanted_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_writing_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_ending_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_finished_ IBID_GUARDED_BY(mutex_) = false;
-  bool is_advancing_ IBID_GUARDED_BY(mutex_) = false;
 };
 
 WatchStreams::WatchStreams(ServiceState* state) : state_(state) {
@@ -292,51 +194,38 @@ WatchStreams::~WatchStreams() {
 void WatchStreams::Run() {
   uint64_t seen = 0;
   while (true) {
-    std::vector<std::shared_ptr<WatchStream>> streams;
     {
       MutexLock lock(mutex_);
-      while (streams_.empty() && !is_stopping_) changed_.Wait(mutex_);
+      while (!has_calls_ && !is_stopping_) changed_.Wait(mutex_);
       if (is_stopping_) return;
-      streams.assign(streams_.begin(), streams_.end());
+      has_calls_ = false;
     }
-    for (const auto& stream : streams) stream->Advance();
-    streams.clear();
+    const size_t calls_count = AdvanceAll();
     {
       MutexLock lock(mutex_);
+      has_calls_ |= calls_count > 0;
       if (!is_stopping_) changed_.WaitFor(mutex_, kGather);
     }
     seen = state_->store->WaitForEvents(seen, kTick);
   }
 }
 
+size_t WatchStreams::AdvanceAll() {
+  const auto calls = calls_.All();
+  for (const auto& call : calls) call->Advance();
+  return calls.size();
+}
+
 WatchReactor* WatchStreams::Start(grpc::CallbackServerContext* context,
                                   const v1::WatchRequest& request) {
-  const auto stream = std::make_shared<WatchStream>(state_, this, context);
+  const auto stream = std::make_shared<WatchStream>(state_, &calls_, context);
   stream->Start(request);
-  return stream.get();
-}
-
-void WatchStreams::EndAll(const absl::Status& why) {
-  std::vector<std::shared_ptr<WatchStream>> streams;
   {
     MutexLock lock(mutex_);
-    refusal_ = why;
-    streams.assign(streams_.begin(), streams_.end());
+    has_calls_ = true;
   }
-  for (const auto& stream : streams) stream->End(why);
-}
-
-absl::Status WatchStreams::Add(const std::shared_ptr<WatchStream>& stream) {
-  MutexLock lock(mutex_);
-  if (!refusal_.ok()) return refusal_;
-  streams_.insert(stream);
   changed_.NotifyAll();
-  return absl::OkStatus();
-}
-
-void WatchStreams::Remove(const std::shared_ptr<WatchStream>& stream) {
-  MutexLock lock(mutex_);
-  streams_.erase(stream);
+  return stream.get();
 }
 
 }  // namespace ibid

@@ -148,14 +148,10 @@ class GrpcCacheChannel final : public CacheChannel {
   absl::StatusOr<ClaimReply> Claim(uint64_t session_id, const NamespaceId& ns,
                                    std::span<const BlockKey> keys,
                                    absl::Duration timeout) override {
-    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
     v1::OfferRequest request;
-    request.set_session_id(session_id);
-    request.set_namespace_id(DigestString(ns.digest));
-    request.set_keys(EncodeKeys(keys));
     request.set_stops_at_refusal(true);
     IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
-                          Call(&v1::CacheService::Stub::Offer, request, timeout));
+                          SendOffer(session_id, ns, keys, timeout, &request));
     ClaimReply reply{response.incarnation()};
     for (const int outcome : response.outcomes()) {
       reply.refusal = static_cast<BlockOutcome>(outcome);
@@ -175,27 +171,19 @@ class GrpcCacheChannel final : public CacheChannel {
   absl::StatusOr<uint64_t> Withdraw(uint64_t session_id, const NamespaceId& ns,
                                     std::span<const BlockKey> keys,
                                     absl::Duration timeout) override {
-    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
     v1::OfferRequest request;
-    request.set_session_id(session_id);
-    request.set_namespace_id(DigestString(ns.digest));
-    request.set_keys(EncodeKeys(keys));
     request.set_withdraws(true);
     IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
-                          Call(&v1::CacheService::Stub::Offer, request, timeout));
+                          SendOffer(session_id, ns, keys, timeout, &request));
     return response.incarnation();
   }
 
   absl::StatusOr<OfferReply> Offer(uint64_t session_id, const NamespaceId& ns,
                                    std::span<const BlockKey> keys,
                                    absl::Duration timeout) override {
-    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
     v1::OfferRequest request;
-    request.set_session_id(session_id);
-    request.set_namespace_id(DigestString(ns.digest));
-    request.set_keys(EncodeKeys(keys));
     IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
-                          Call(&v1::CacheService::Stub::Offer, request, timeout));
+                          SendOffer(session_id, ns, keys, timeout, &request));
     if (static_cast<size_t>(response.outcomes_size()) != keys.size()) {
       return absl::InternalError(
           "Offer: the server answered another number of keys than were offered");
@@ -276,6 +264,17 @@ class GrpcCacheChannel final : public CacheChannel {
       if (tier.tier() == "disk") reply.disk_blocks = tier.blocks();
     }
     return reply;
+  }
+
+  // Sends `request`, of which the kind of offer is set.
+  absl::StatusOr<v1::OfferResponse> SendOffer(uint64_t session_id, const NamespaceId& ns,
+                                              std::span<const BlockKey> keys,
+                                              absl::Duration timeout, v1::OfferRequest* request) {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Offer", keys.size()));
+    request->set_session_id(session_id);
+    request->set_namespace_id(DigestString(ns.digest));
+    request->set_keys(EncodeKeys(keys));
+    return Call(&v1::CacheService::Stub::Offer, *request, timeout);
   }
 
   template <typename Request, typename Response>

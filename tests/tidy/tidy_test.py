@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "worker": {"core", "proto", "transport", "client", "worker"},
 }
 # Protobuf and gRPC types stop at the adapters between the wire and core types.
-ADAPTER = re.compile(r"_(service|channel|stream|messages|server)(_\w+)?\.(h|cc)$|^(rpc_metrics)\.(h|cc)$")
+ADAPTER = re.compile(r"_(service|channel|stream|messages|server)(_\w+)?\.(h|cc)$|^(rpc_metrics|stream_call|unary_call)\.(h|cc)$")
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "types", "manager", "base", "data"}
 SOURCE_LINES_MAX = 600
 HEADER_LINES_MAX = 300

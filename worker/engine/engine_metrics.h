@@ -1,5 +1,9 @@
-// The engine's metric families.
+// The engine's metric families. Those that follow EngineStats stand in two tables of the source
+// file.
 #pragma once
+
+#include <map>
+#include <vector>
 
 #include "core/metrics.h"
 #include "worker/engine/engine.h"
@@ -20,16 +24,13 @@ class EngineMetrics {
   struct Mirror {  // a counter that follows a total
     prometheus::Counter* counter;
     uint64_t seen = 0;
-    void Follow(uint64_t total);
   };
 
-  Mirror worker_tokens_, fetched_tokens_, computed_tokens_, output_tokens_, preemptions_,
-      published_blocks_, unpublished_blocks_, fetch_failures_, unequal_duplicates_,
-      storeless_requests_, claimed_blocks_, awaited_requests_, given_up_awaits_;
-  prometheus::Counter *finished_stop_, *finished_length_, *finished_cancelled_, *finished_failed_,
-      *step_rows_;
-  prometheus::Histogram *ttft_, *tpot_, *store_wait_, *step_;
-  prometheus::Gauge *running_, *waiting_, *pages_free_, *pages_cached_, *pages_total_;
+  std::vector<Mirror> totals_;                             // in the order of the table
+  std::vector<prometheus::Gauge*> levels_;                 // likewise
+  std::map<FinishReason, prometheus::Counter*> finished_;  // all of them
+  prometheus::Counter* const step_rows_;
+  prometheus::Histogram *const ttft_, *const tpot_, *const store_wait_, *const step_;
 };
 
 }  // namespace ibid

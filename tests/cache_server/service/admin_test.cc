@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // An IPv4 address of this machine that is not loopback; empty when it has none.
 std::string OutwardAddress() {
@@ -260,6 +261,43 @@ TEST_F(AdminTest, AQuotaOfBytesIsKeptAndShown) {
   EXPECT_EQ(list->tenants[1].host_used_bytes, 2 * slot_bytes);
   EXPECT_EQ(list->tenants[1].quota.host_bytes_max, 2 * slot_bytes);
   EXPECT_EQ(list->tenants[0].host_used_bytes, 0u) << "who shares it is not billed";
+}
+
+// 43: the counters count what happened, once.
+TEST_F(AdminTest, EachCallIsCountedWithItsOutcome) {
+  StartServer(OnDemotion());
+  Connect(spec_)->Publish(MakeBlocks(spec_, 5));
+  ASSERT_TRUE(Admin()->Flush(kPatience).ok());
+  ASSERT_TRUE(Admin()->Flush(kPatience).ok());
+  ASSERT_TRUE(Admin()->Verify(0, kPatience, GoOn).ok());
+  ASSERT_TRUE(Admin()->SetQuota("batch", QuotaValues{}, kPatience).ok());
+  ASSERT_TRUE(Admin()->ListQuotas(kPatience).ok());
+  ASSERT_TRUE(Admin()->ListPins(kPatience).ok());
+  ASSERT_TRUE(absl::IsNotFound(Admin()->Unpin(1, kPatience)));
+  ASSERT_TRUE(absl::IsInvalidArgument(Admin()->Pin({}, kPatience).status()));
+  ASSERT_TRUE(absl::IsFailedPrecondition(Admin()->ReloadQuotas(kPatience)));
+  ASSERT_TRUE(Admin()->Drain(kPatience).ok());
+  const auto metrics = [&] { return HttpGet(server->http_port(), "/metrics"); };
+  // A stream's end is counted after its caller knows it.
+  EXPECT_TRUE(Eventually([&] {
+    return metrics().find("ibid_admin_service_calls_total{code=\"OK\",method=\"Verify\"} 1\n") !=
+           std::string::npos;
+  }));
+  const std::string text = metrics();
+  for (const char* line : {"calls_total{code=\"OK\",method=\"Flush\"} 2\n",
+                           "calls_total{code=\"OK\",method=\"SetQuota\"} 1\n",
+                           "calls_total{code=\"OK\",method=\"ListQuotas\"} 1\n",
+                           "calls_total{code=\"OK\",method=\"ListPins\"} 1\n",
+                           "calls_total{code=\"NOT_FOUND\",method=\"Unpin\"} 1\n",
+                           "calls_total{code=\"INVALID_ARGUMENT\",method=\"Pin\"} 1\n",
+                           "calls_total{code=\"FAILED_PRECONDITION\",method=\"ReloadQuotas\"} 1\n",
+                           "calls_total{code=\"OK\",method=\"Drain\"} 1\n",
+                           "latency_seconds_count{method=\"Verify\"} 1\n",
+                           "calls_in_progress{method=\"Verify\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("ibid_admin_service_", line)));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("ibid_admin_service_sent_bytes_total{method=\"Verify\"} 0\n")));
+  EXPECT_THAT(text, Not(HasSubstr("ibid_admin_service_calls_total{code=\"OK\",method=\"Match\"}")));
 }
 
 // 44: who comes from elsewhere commands nothing.

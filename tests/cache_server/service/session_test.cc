@@ -59,7 +59,9 @@ TEST_F(SessionTest, ASilentSessionExpires) {
 
 // 27: the end of a session, however it comes, makes its keys free for others.
 TEST_F(SessionTest, TheEndOfASessionFreesItsReservationsAndLeases) {
-  StartServer();
+  ServerOptions options = SmallServer();
+  options.session_ttl = absl::Hours(1);  // so that nothing but the end can have freed them
+  StartServer(options);
   const NamespaceSpec spec = SpecOf(SmallLayout());
   const SampleBlocks offered = MakeBlocks(spec, 4);
   const SampleBlocks stored = MakeBlocks(spec, 4, 50'000);

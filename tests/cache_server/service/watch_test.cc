@@ -212,6 +212,8 @@ TEST_F(WatchTest, AServersStopEndsItsWatches) {
     reply = watch->Next(kPatience);
   } while (reply.ok());
   EXPECT_TRUE(absl::IsUnavailable(reply.status())) << reply.status();
+  EXPECT_THAT(std::string(reply.status().message()), HasSubstr("the server is shutting down"))
+      << "the watch's own end, not that of its connection";
   stop.join();
 }
 

@@ -1,5 +1,6 @@
 // 43: the store's counts against a ground truth that is kept beside it while a random trace is
 // replayed, in each combination of tiers. hits of all tiers + misses = requested, always.
+#include <future>
 #include <map>
 #include <random>
 #include <set>
@@ -194,6 +195,30 @@ TEST_F(StatsTest, AProbeIsNobodysDemand) {
   EXPECT_EQ(hottest[0].first, chain[0].key);
   EXPECT_EQ(hottest[0].ns, ns_);
   EXPECT_EQ(hottest[0].longest_match, 5u);
+}
+
+TEST_F(StatsTest, AGaugeSaysHowManyMatchesWait) {
+  MetricsRegistry registry;
+  BlockStoreOptions options = HostOnly(64, 16);
+  options.metrics = &registry;
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 3);
+  const SessionId other = *store_->OpenSession("other");
+  ASSERT_EQ(store_->Claim(other, ns_, KeysOf(chain))->wanted_count, 3u);
+  const auto says = [&](const char* line) {
+    store_->RunMaintenance();
+    return SerializeMetrics(registry).find(line) != std::string::npos;
+  };
+  EXPECT_TRUE(says("\nibid_store_waiting_matches 0\n"));
+  std::promise<absl::StatusOr<MatchResult>> answer;
+  const MatchWaitId wait = store_->StartMatch(
+      session_, {{ns_, KeysOf(chain)}}, {.wait_pending = absl::Minutes(10)},
+      [&](absl::StatusOr<MatchResult> result) { answer.set_value(std::move(result)); });
+  EXPECT_TRUE(says("\nibid_store_waiting_matches 1\n"));
+  store_->CancelMatch(wait);
+  (void)answer.get_future().get();
+  EXPECT_TRUE(says("\nibid_store_waiting_matches 0\n"));
+  store_.reset();
 }
 
 TEST_F(StatsTest, SessionsAreListedByWhatTheyHold) {

@@ -213,9 +213,9 @@ uint32_t DiskTier::slots_per_extent_max() const {
   return slots_->slots_per_extent_max();
 }
 
-absl::Status DiskTier::WriteSlot(uint32_t page, ByteView bytes) {
+absl::Status DiskTier::WriteSlots(uint32_t page, std::span<const ByteView> slots) {
   const absl::Status status =
-      io_->Write(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, bytes);
+      io_->WriteParts(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, slots);
   // Only Commit records a success: a broken directory must not look whole because the bytes could
   // be written.
   if (!status.ok()) health_.OnWrite(status, Now());

@@ -77,7 +77,9 @@ class DiskTier {
   uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
 
   // Whole slots: `bytes` is a multiple of 4 KiB, aligned to it. They record the health.
-  absl::Status WriteSlot(uint32_t page, ByteView bytes);
+  absl::Status WriteSlot(uint32_t page, ByteView bytes) { return WriteSlots(page, {&bytes, 1}); }
+  // Slots of one extent that lie one behind the other, from `page` on.
+  absl::Status WriteSlots(uint32_t page, std::span<const ByteView> slots);
   absl::Status ReadSlot(uint32_t page, MutableByteView into);
   // The extents that hold these pages survive a loss of power.
   absl::Status Sync(std::span<const uint32_t> pages);
@@ -86,6 +88,7 @@ class DiskTier {
 
   uint32_t ExtentOf(uint32_t page) const { return page / pages_per_extent_; }
   uint32_t ExtentPageOf(uint32_t page) const { return page % pages_per_extent_; }
+  uint32_t pages_per_extent() const { return pages_per_extent_; }
 
   // When a trial is due: tries the directory and a small file, so that the tier heals without
   // traffic too.

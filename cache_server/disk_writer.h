@@ -1,12 +1,13 @@
 // The one thread that decides what changes on disk: it writes queued blocks, several to a commit,
 // evicts blocks from the disk tier to make room for them, and deletes the records of blocks that
-// were dropped. The bytes of one commit are written by several threads at a time, as many as read:
-// one alone keeps no disk busy.
+// were dropped. The bytes of one commit are written in runs (disk_runs.h): those of one run by long
+// calls one after the other, several runs at a time.
 //
 // Thread safety: Start, Stop and FlushToDisk from any thread.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -34,7 +35,8 @@ class DiskWriter {
   void Begin(Job& job);
   void TakeRoom(Job& job);
   void WriteBytes(std::vector<Job>& jobs);
-  void WriteBytes(Job& job);
+  void WriteRun(std::span<Job* const> jobs);
+  void WritePiece(std::span<Job* const> jobs);
   void Commit(std::vector<Job>& jobs);
   void End(Job& job);
   bool IsDoomed(EntryId id);

@@ -19,8 +19,8 @@
 #include "cache_server/disk_writer.h"
 #include "cache_server/event_watch.h"
 #include "cache_server/gauges.h"
-#include "cache_server/host_flush.h"
 #include "cache_server/let_go_queue.h"
+#include "cache_server/memory_flush.h"
 #include "cache_server/pin_path.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/quota_moves.h"
@@ -509,9 +509,10 @@ absl::Status BlockStore::Unpin(PinId id) { return impl_->pins.Unpin(id); }
 std::vector<PinInfo> BlockStore::Pins() const { return impl_->pins.List(); }
 
 void BlockStore::RefuseBlocks() { impl_->parts.is_refusing_blocks = true; }
+void BlockStore::TakeBlocks() { impl_->parts.is_refusing_blocks = false; }
 
 KeepResult BlockStore::KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped) {
-  return HostFlush(impl_->parts, impl_->residency).Run(timeout, is_stopped);
+  return MemoryFlush(impl_->parts, impl_->residency, impl_->mover).Run(timeout, is_stopped);
 }
 
 BlockStoreStats BlockStore::stats() const {

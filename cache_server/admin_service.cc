@@ -46,6 +46,9 @@ void FillProgress(uint64_t incarnation, const VerifyReport& from, v1::VerifyProg
   to->set_damaged_host_copies(from.damaged_host_copies);
   to->set_damaged_disk_copies(from.damaged_disk_copies);
   to->set_unreadable_disk_copies(from.unreadable_disk_copies);
+  to->set_damaged_gpu_copies(from.damaged_gpu_copies);
+  to->set_unreadable_gpu_copies(from.unreadable_gpu_copies);
+  to->set_kept_blocks(from.kept_blocks);
 }
 
 // One Verify call. Messages that would pile up behind one that is being written become one.
@@ -166,6 +169,16 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
   ServerUnaryReactor* Drain(CallbackServerContext* context, const v1::DrainRequest* request,
                             v1::DrainResponse* response) override {
     return Keep(context, "Drain", request->timeout_ms(), response, options_.drain);
+  }
+
+  ServerUnaryReactor* Undrain(CallbackServerContext* context, const v1::UndrainRequest*,
+                              v1::UndrainResponse* response) override {
+    ServerUnaryReactor* const reactor = context->DefaultReactor();
+    response->set_incarnation(incarnation_);
+    absl::Status status = Admit(*context, "Undrain");
+    if (status.ok()) status = options_.undrain();
+    reactor->Finish(ToGrpcStatus(status, incarnation_));
+    return reactor;
   }
 
   ServerUnaryReactor* Flush(CallbackServerContext* context, const v1::FlushRequest* request,
@@ -393,8 +406,8 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
           return !is_stopping_ && !stream.is_cancelled();
         });
     if (result.ok()) {
-      IBID_LOG(info, "verify: {} copies read, {} of them bad", result->checked_copies,
-               result->bad_copies());
+      IBID_LOG(info, "verify: {} copies read, {} of them bad, {} blocks kept a sound one",
+               result->checked_copies, result->bad_copies(), result->kept_blocks);
     } else {
       IBID_LOG(warn, "verify: ended early: {}", result.status().message());
     }
@@ -416,7 +429,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 }  // namespace
 
 std::unique_ptr<AdminService> AdminService::Create(const AdminServiceOptions& options) {
-  IBID_CHECK(options.store != nullptr && options.drain && options.reload_quotas);
+  IBID_CHECK(options.store != nullptr && options.drain && options.undrain && options.reload_quotas);
   return std::make_unique<AdminServiceImpl>(options);
 }
 

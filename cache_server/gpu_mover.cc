@@ -198,8 +198,8 @@ std::optional<uint32_t> GpuMover::AllocateGpu(uint32_t slot_pages, EntryId owner
 
 std::optional<uint32_t> GpuMover::EvictOne(KeepPriority priority_max, EntryId beside) {
   while (true) {
-    const EntryId id =
-        beside == kNoEntry ? parts_.book.TakeVictim(TierName::kGpu, priority_max)
+    const EntryId id = beside == kNoEntry
+                           ? parts_.book.TakeVictim(TierName::kGpu, priority_max)
                            : parts_.book.TakeVictimBeside(TierName::kGpu, beside, priority_max);
     if (id == kNoEntry) return std::nullopt;
     IndexShard& shard = parts_.index.ShardOf(id);

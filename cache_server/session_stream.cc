@@ -221,13 +221,19 @@ SessionReactor* SessionStreams::Start(ServiceState* state) {
 
 void SessionStreams::Refuse(const absl::Status& why) {
   MutexLock lock(mutex_);
-  refusal_ = why;
+  if (!has_ended_) refusal_ = why;
+}
+
+void SessionStreams::Take() {
+  MutexLock lock(mutex_);
+  if (!has_ended_) refusal_ = absl::OkStatus();
 }
 
 void SessionStreams::EndAll(const absl::Status& why) {
   std::vector<std::shared_ptr<SessionStream>> streams;
   {
     MutexLock lock(mutex_);
+    has_ended_ = true;
     refusal_ = why;
     streams.assign(streams_.begin(), streams_.end());
   }

@@ -28,8 +28,10 @@ class SessionStreams {
 
   // Refuses new calls with `why`; those that run go on.
   void Refuse(const absl::Status& why);
+  // Undoes Refuse, not EndAll.
+  void Take();
   // Ends all calls with `why` and refuses new ones with it: without this a server could not stop
-  // before its clients do.
+  // before its clients do. Final.
   void EndAll(const absl::Status& why);
 
  private:
@@ -39,6 +41,7 @@ class SessionStreams {
 
   Mutex mutex_;
   absl::Status refusal_ IBID_GUARDED_BY(mutex_);
+  bool has_ended_ IBID_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<std::shared_ptr<SessionStream>> streams_ IBID_GUARDED_BY(mutex_);
 };
 

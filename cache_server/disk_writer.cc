@@ -22,6 +22,8 @@ constexpr int64_t kLogPeriodSeconds = 10;
 // Blocks in one directory write: it costs about as much as one of them.
 constexpr size_t kBatchBlocksMax = 32;
 constexpr size_t kEvictBatchMax = 16;
+// Between two looks at the directory's size: its files grow by some hundred bytes a block.
+constexpr uint64_t kRoundsPerMeasure = 16;
 // One call writes about so much of a run. The more, the less the disk waits for the next one; the
 // less, the less a read waits for the disk.
 constexpr uint64_t kPieceBytesMax = uint64_t{16} << 20;
@@ -91,6 +93,7 @@ void DiskWriter::Run() {
                                is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
     if (!work.removals.empty()) Remove(work.removals);
     if (!work.writes.empty()) Write(std::move(work.writes));
+    if (++rounds_count_ % kRoundsPerMeasure == 0) KeepBudget();
     parts_.disk_queue.Done();
     parts_.disk->HealIfDue();
   }
@@ -491,6 +494,19 @@ void DiskWriter::ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages) {
     parts_.disk->EndClear(clearing->extent);
     if (is_clear) return;
     tried.push_back(clearing->extent);
+  }
+}
+
+void DiskWriter::KeepBudget() {
+  parts_.disk->MeasureDirectory();
+  if (!parts_.disk->health().is_writable()) return;
+  // Enough to empty one extent of small slots: more is done in the next rounds.
+  const uint32_t tries_max = 2 * parts_.disk->slots_per_extent_max() + 64;
+  for (uint32_t i = 0; i < tries_max && parts_.disk->is_over_budget(); ++i) {
+    if (parts_.disk->GiveBackExtent()) continue;
+    const std::optional<uint32_t> freed_pages = EvictFromDisk();
+    if (!freed_pages.has_value()) return;
+    ClearDiskExtent(*freed_pages, *freed_pages);
   }
 }
 

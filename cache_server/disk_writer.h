@@ -49,6 +49,8 @@ class DiskWriter {
   size_t EvictBatchOf(EntryId first);
   EntryId TakeVictim(EntryId beside, EntryId first);
   void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
+  // Where the directory has outgrown its reserve, empties extents for it.
+  void KeepBudget();
   bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);
   // The record of a block that is busy. False when its namespace is gone.
   bool MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* record);
@@ -56,6 +58,7 @@ class DiskWriter {
   StoreParts& parts_;
   Residency& residency_;
   std::unique_ptr<Executor> bytes_executor_;  // writes of one batch
+  uint64_t rounds_count_ = 0;                 // of its thread
   std::thread thread_;
 };
 

@@ -17,6 +17,7 @@ StoreGauges GaugesOf(StoreParts& parts) {
     now.disk_largest_free_bytes = static_cast<double>(disk.largest_free_bytes);
     now.disk_read_queue_depth = static_cast<double>(parts.disk_reads_waiting.load());
     now.disk_allocated_bytes = static_cast<double>(parts.disk->allocated_bytes());
+    now.disk_directory_bytes = static_cast<double>(parts.disk->directory_bytes());
     now.disk_blocks = static_cast<double>(parts.counters.tier(TierName::kDisk).blocks.load());
     now.disk_queue_depth = static_cast<double>(parts.disk_queue.writes_count());
     now.is_disk_ok = parts.disk->state() == "ok" ? 1 : 0;
@@ -26,6 +27,7 @@ StoreGauges GaugesOf(StoreParts& parts) {
     now.gpu_used_bytes = static_cast<double>(gpu.used_bytes);
     now.gpu_bytes_max = static_cast<double>(gpu.total_bytes);
     now.gpu_largest_free_bytes = static_cast<double>(gpu.largest_free_bytes);
+    now.gpu_kept_bytes = static_cast<double>(parts.book.kept_pages(TierName::kGpu) * kPageBytes);
     now.gpu_blocks = static_cast<double>(parts.counters.tier(TierName::kGpu).blocks.load());
   }
   now.pinned_bytes = static_cast<double>(parts.counters.pinned_bytes.load());

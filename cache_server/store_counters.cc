@@ -85,7 +85,9 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       gauge("ibid_store_blocks", "Blocks resident", {{"tier", "gpu"}}),
       gauge("ibid_store_pins", "Pins of operators"),
       gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "host"}}),
-      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "disk"}})};
+      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "disk"}}),
+      gauge("ibid_store_kept_bytes", "Bytes of slots of pinned blocks", {{"tier", "gpu"}}),
+      gauge("ibid_store_disk_directory_bytes", "Space that the disk tier's directory takes")};
 }
 
 void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
@@ -134,7 +136,9 @@ void StoreCounters::SetGauges(const StoreGauges& now) {
                            now.gpu_blocks,
                            now.pins,
                            now.host_kept_bytes,
-                           now.disk_kept_bytes};
+                           now.disk_kept_bytes,
+                           now.gpu_kept_bytes,
+                           now.disk_directory_bytes};
   static_assert(std::size(values) == kGaugesCount);
   for (size_t i = 0; i < gauges_.size(); ++i) {
     if (gauges_[i] != nullptr) gauges_[i]->Set(values[i]);

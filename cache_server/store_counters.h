@@ -56,7 +56,8 @@ struct StoreGauges {
       pinned_bytes, sessions, leases, reservations, disk_queue_depth, is_disk_ok, host_bytes_max,
       disk_bytes_max, host_largest_free_bytes, disk_largest_free_bytes, disk_read_queue_depth,
       namespaces, distinct_keys, infinite_hit_ratio, gpu_used_bytes, gpu_bytes_max,
-      gpu_largest_free_bytes, gpu_blocks, pins, host_kept_bytes, disk_kept_bytes;
+      gpu_largest_free_bytes, gpu_blocks, pins, host_kept_bytes, disk_kept_bytes, gpu_kept_bytes,
+      disk_directory_bytes;
 };
 
 class StoreCounters {

@@ -13,7 +13,8 @@ namespace ibid {
 struct BlockTierStats {
   std::string tier;
   uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0;
-  uint64_t kept_bytes = 0;  // of used_bytes: slots of blocks that a pin names
+  uint64_t directory_bytes = 0;  // of the disk tier: what its directory takes, beside bytes_max
+  uint64_t kept_bytes = 0;       // of used_bytes: slots of blocks that a pin names
   uint64_t blocks = 0, hits = 0, evictions = 0;
   std::string state = "ok";
 };

@@ -38,7 +38,7 @@ class AdminTest : public ServerFixture {
   ServerOptions OnDemotion() {
     ServerOptions options = SmallServer();
     options.disk_dir = folder_ / "disk";
-    options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+    options.disk_bytes_max = ByteCount{uint64_t{128} << 20};
     options.disk_write = "on_demotion";
     return options;
   }

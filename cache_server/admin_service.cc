@@ -47,6 +47,9 @@ void FillProgress(uint64_t incarnation, const VerifyReport& from, v1::VerifyProg
   to->set_damaged_host_copies(from.damaged_host_copies);
   to->set_damaged_disk_copies(from.damaged_disk_copies);
   to->set_unreadable_disk_copies(from.unreadable_disk_copies);
+  to->set_damaged_gpu_copies(from.damaged_gpu_copies);
+  to->set_unreadable_gpu_copies(from.unreadable_gpu_copies);
+  to->set_kept_blocks(from.kept_blocks);
 }
 
 using VerifyReactor = grpc::ServerWriteReactor<v1::VerifyProgress>;
@@ -174,6 +177,12 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
   ServerUnaryReactor* Drain(CallbackServerContext* context, const v1::DrainRequest* request,
                             v1::DrainResponse* response) override {
     return Keep(context, RpcMethod::kDrain, request, response, options_.drain);
+  }
+
+  ServerUnaryReactor* Undrain(CallbackServerContext* context, const v1::UndrainRequest* request,
+                              v1::UndrainResponse* response) override {
+    return AnswerNow(context, RpcMethod::kUndrain, request, response,
+                     [this] { return options_.undrain(); });
   }
 
   ServerUnaryReactor* Flush(CallbackServerContext* context, const v1::FlushRequest* request,
@@ -373,8 +382,8 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
           return !is_stopping_ && !stream.is_cancelled();
         });
     if (result.ok()) {
-      IBID_LOG(info, "verify: {} copies read, {} of them bad", result->checked_copies,
-               result->bad_copies());
+      IBID_LOG(info, "verify: {} copies read, {} of them bad, {} blocks kept a sound one",
+               result->checked_copies, result->bad_copies(), result->kept_blocks);
     } else {
       IBID_LOG(warn, "verify: ended early: {}", result.status().message());
     }
@@ -396,7 +405,7 @@ class AdminServiceImpl final : public AdminService, private GeneratedService {
 }  // namespace
 
 std::unique_ptr<AdminService> AdminService::Create(const AdminServiceOptions& options) {
-  IBID_CHECK(options.state != nullptr && options.drain && options.reload_quotas);
+  IBID_CHECK(options.state != nullptr && options.drain && options.undrain && options.reload_quotas);
   return std::make_unique<AdminServiceImpl>(options);
 }
 

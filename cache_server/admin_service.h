@@ -24,6 +24,7 @@ struct AdminServiceOptions {
   bool is_loopback_only = true;
   // Makes the server drain, as KeepOnDisk with the same arguments.
   std::function<KeepResult(absl::Duration timeout, const std::function<bool()>& is_stopped)> drain;
+  std::function<absl::Status()> undrain;  // see CacheServer; does not block
   // Reads the quotas of tenants again from where the server has them. May block for a file.
   std::function<absl::Status()> reload_quotas;
 };

@@ -54,9 +54,10 @@ enum EntryFlag : uint16_t {
   kHostInTransit = 1 << 10,  // its host copy was taken out, and the host policy may still know it;
                              // or one is on its way in
   kParkedGpu = 1 << 11,
-  kHasWaiters = 1 << 12,   // is filling, and MatchWaits may have a match that waits for it
-  kPinned = 1 << 13,       // a pin names the block; PinTable's, with one of its refs
-  kWriteQueued = 1 << 14,  // the disk writer will come to it
+  kHasWaiters = 1 << 12,    // is filling, and MatchWaits may have a match that waits for it
+  kPinned = 1 << 13,        // a pin names the block; PinTable's, with one of its refs
+  kWriteQueued = 1 << 14,   // the disk writer will come to it
+  kGpuUnsettled = 1 << 15,  // its gpu copy is on its way into the index or out of it
 };
 
 // What only those read of an entry who go on with it.

@@ -19,8 +19,8 @@
 #include "cache_server/disk_writer.h"
 #include "cache_server/event_watch.h"
 #include "cache_server/gauges.h"
-#include "cache_server/host_flush.h"
 #include "cache_server/let_go_queue.h"
+#include "cache_server/memory_flush.h"
 #include "cache_server/pin_path.h"
 #include "cache_server/publish_path.h"
 #include "cache_server/quota_moves.h"
@@ -336,8 +336,9 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
   std::unique_ptr<DiskTier> disk;
   if (!options.disk_directory.empty()) {
     IBID_ASSIGN_OR_RETURN(
-        disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max, options.extent_bytes,
-                              clock, options.wrap_extent_io}));
+        disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max,
+                              options.disk_directory_bytes_reserve, options.extent_bytes, clock,
+                              options.wrap_extent_io}));
   }
   IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes,
                                                       options.populates_arena));
@@ -446,7 +447,6 @@ MatchWaitId BlockStore::StartMatch(SessionId session, std::vector<ShardChain> sh
 }
 
 void BlockStore::CancelMatch(MatchWaitId wait) { impl_->parts.waits.Cancel(wait.value); }
-
 void BlockStore::EndWaits() { impl_->parts.waits.EndAll(); }
 
 void BlockStore::Acquire(const NamespaceId& ns, const BlockKey& key,
@@ -510,9 +510,10 @@ absl::Status BlockStore::Unpin(PinId id) { return impl_->pins.Unpin(id); }
 std::vector<PinInfo> BlockStore::Pins() const { return impl_->pins.List(); }
 
 void BlockStore::RefuseBlocks() { impl_->parts.is_refusing_blocks = true; }
+void BlockStore::TakeBlocks() { impl_->parts.is_refusing_blocks = false; }
 
 KeepResult BlockStore::KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped) {
-  return HostFlush(impl_->parts, impl_->residency).Run(timeout, is_stopped);
+  return MemoryFlush(impl_->parts, impl_->residency, impl_->mover).Run(timeout, is_stopped);
 }
 
 BlockStoreStats BlockStore::stats() const {
@@ -541,6 +542,7 @@ BlockStoreStats BlockStore::stats() const {
   if (parts.disk != nullptr) {
     BlockTierStats& disk = add_tier("disk", TierName::kDisk, parts.disk->usage());
     disk.allocated_bytes = parts.disk->allocated_bytes();
+    disk.directory_bytes = parts.disk->directory_bytes();
     disk.state = parts.disk->state();
   }
   stats.sessions = parts.sessions.sessions_count();
@@ -577,11 +579,9 @@ uint64_t BlockStore::WaitForEvents(uint64_t sequence, absl::Duration timeout) {
 std::vector<SessionInfo> BlockStore::Sessions(size_t count) const {
   return impl_->parts.sessions.List(count, impl_->parts.Now());
 }
-
 std::vector<HotPrefix> BlockStore::HottestPrefixes(size_t count) const {
   return impl_->parts.demand.prefixes().Top(count);
 }
-
 std::vector<StatsSample> BlockStore::History() const { return impl_->history.All(); }
 
 void BlockStore::RunMaintenance() {

@@ -208,8 +208,9 @@ class BlockStore {
   // In order of their ids. O(blocks pinned).
   std::vector<PinInfo> Pins() const;
 
-  // Reads every copy of every block again, at most `bytes_per_second` (0: without pause), and drops
-  // the blocks of which one does not match its checksum or cannot be read. Blocks its thread, and
+  // Reads every copy of every block again, at most `bytes_per_second` (0: without pause). A copy
+  // that does not match its checksum or cannot be read leaves its tier. The block leaves with it
+  // when that was its last, or when somebody uses the block in that moment. Blocks its thread, and
   // calls `on_progress` after each block and at least each 50 ms: when it returns false, this ends
   // with Cancelled. Reads and writes go on meanwhile; blocks that come meanwhile may be left out.
   // Also Unavailable: the disk directory is still being indexed, or the disk tier is down.
@@ -217,10 +218,11 @@ class BlockStore {
                                       const std::function<bool(const VerifyReport&)>& on_progress);
 
   // From now on no block is taken: an offer is answered kRejected, Reserve is Unavailable.
-  // Reservations that were made can be committed.
+  // Reservations that were made can be committed. TakeBlocks undoes it.
   void RefuseBlocks();
-  // Writes to disk what only the host tier has, starts of chains first, as much as the disk tier
-  // has room for: what `timeout` leaves out are ends of chains. Copies in the host tier stay.
+  void TakeBlocks();
+  // Writes to disk what only the host and the gpu tier have, starts of chains first, as much as the
+  // disk tier has room for: what `timeout` leaves out are ends of chains. Copies in memory stay.
   // Looks each 100 ms whether it `is_stopped`. Blocks its thread.
   KeepResult KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
 

@@ -35,6 +35,10 @@ absl::Status BlockStoreOptions::Validate() const {
       (o.disk_bytes_max < kPageBytes || o.disk_bytes_max >= kTierBytesMax)) {
     return Invalid("disk_bytes_max", o.disk_bytes_max, "must be at least 4 KiB and below 16 TiB");
   }
+  if (!o.disk_directory.empty() && o.disk_directory_bytes_reserve > o.disk_bytes_max - kPageBytes) {
+    return Invalid("disk_directory_bytes_reserve", o.disk_directory_bytes_reserve,
+                   "must leave at least 4 KiB of disk_bytes_max");
+  }
   const auto policies = EvictionPolicyNames();
   if (std::find(policies.begin(), policies.end(), o.eviction_policy) == policies.end()) {
     return absl::InvalidArgumentError(absl::StrCat(

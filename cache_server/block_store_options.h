@@ -25,7 +25,9 @@ enum class DiskWriteMode { kThrough, kOnDemotion, kOnSecondUse };
 struct BlockStoreOptions {
   uint64_t host_bytes_max = uint64_t{1} << 30;   // the arena; reserved at start
   std::string disk_directory;                    // empty: no disk tier
-  uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files, real allocation
+  uint64_t disk_bytes_max = uint64_t{16} << 30;  // extent files and directory, real allocation
+  // Of disk_bytes_max, for the directory. Where that needs more, extent files make room for it.
+  uint64_t disk_directory_bytes_reserve = uint64_t{64} << 20;
   DiskWriteMode disk_write = DiskWriteMode::kThrough;
   // Makes the gpu tier's memory, with GpuTier::kStreamsCount streams or more. Null: no gpu tier.
   std::function<absl::StatusOr<std::unique_ptr<DeviceMemory>>()> create_gpu_memory;

@@ -27,11 +27,17 @@ struct BlockVerifier::Copies {
   BlockKey key;
   uint64_t checksum = 0;
   uint32_t host_page = kNoPage;
+  uint32_t gpu_page = kNoPage;
   uint32_t disk_page = kNoPage;
+
+  size_t count() const {
+    return (host_page != kNoPage ? 1 : 0) + (gpu_page != kNoPage ? 1 : 0) +
+           (disk_page != kNoPage ? 1 : 0);
+  }
 };
 
 absl::StatusOr<VerifyReport> BlockVerifier::Run() {
-  for (const TierName tier : {TierName::kHost, TierName::kDisk}) {
+  for (const TierName tier : {TierName::kGpu, TierName::kHost, TierName::kDisk}) {
     report_.copies +=
         static_cast<uint64_t>(std::max<int64_t>(0, parts_.counters.tier(tier).blocks.load()));
   }
@@ -60,17 +66,16 @@ absl::StatusOr<VerifyReport> BlockVerifier::Run() {
 absl::Status BlockVerifier::CheckBlock(EntryId id) {
   Copies copies;
   if (!BeginCheck(id, &copies)) return absl::OkStatus();
-  bool is_right = copies.host_page == kNoPage || IsHostCopyRight(copies);
+  std::vector<TierName> damaged;
+  if (copies.host_page != kNoPage && !IsHostCopyRight(copies)) damaged.push_back(TierName::kHost);
+  if (copies.gpu_page != kNoPage && !IsGpuCopyRight(copies)) damaged.push_back(TierName::kGpu);
   absl::Status status;
   if (copies.disk_page != kNoPage) {
     const absl::StatusOr<bool> on_disk = IsDiskCopyRight(copies);
-    if (on_disk.ok()) {
-      is_right = is_right && *on_disk;
-    } else {
-      status = on_disk.status();
-    }
+    status = on_disk.status();
+    if (on_disk.ok() && !*on_disk) damaged.push_back(TierName::kDisk);
   }
-  if (!is_right) Drop(copies);
+  if (!damaged.empty()) Discard(copies, damaged);
   residency_.EndBusy(id);
   IBID_RETURN_IF_ERROR(status);
   return KeepPace();
@@ -90,6 +95,7 @@ bool BlockVerifier::BeginCheck(EntryId id, Copies* copies) {
     copies->key = entry.key;
     copies->checksum = entry.details().checksum;
     if (entry.is_in_host()) copies->host_page = entry.host_page;
+    copies->gpu_page = entry.gpu_page;
     copies->disk_page = entry.disk_page;
   }
   copies->ns = parts_.namespaces.Find(ns_number);
@@ -98,28 +104,51 @@ bool BlockVerifier::BeginCheck(EntryId id, Copies* copies) {
   return false;
 }
 
-bool BlockVerifier::IsHostCopyRight(const Copies& copies) {
-  const uint64_t bytes = copies.ns->payload_bytes;
+void BlockVerifier::CountChecked(uint64_t bytes) {
   ++report_.checked_copies;
   report_.checked_bytes += bytes;
   parts_.counters.verified_copies.Add();
+}
+
+// Errors: ResourceExhausted.
+absl::StatusOr<MutableByteView> BlockVerifier::BufferOf(uint64_t bytes) {
+  if (buffer_.size() < bytes) {
+    IBID_ASSIGN_OR_RETURN(buffer_, HostMemory::CreatePrivate(bytes));
+  }
+  return buffer_.view().first(bytes);
+}
+
+bool BlockVerifier::IsHostCopyRight(const Copies& copies) {
+  const uint64_t bytes = copies.ns->payload_bytes;
+  CountChecked(bytes);
   if (Checksum(parts_.arena->View(copies.host_page, bytes)) == copies.checksum) return true;
   ++report_.damaged_host_copies;
+  return false;
+}
+
+bool BlockVerifier::IsGpuCopyRight(const Copies& copies) {
+  const uint64_t slot_bytes = uint64_t{copies.ns->slot_pages} * kPageBytes;
+  const absl::StatusOr<MutableByteView> slot = BufferOf(slot_bytes);
+  if (!slot.ok()) return true;  // nobody knows: a reader will find out
+  const absl::Status read = parts_.gpu->Read(copies.gpu_page, *slot);
+  CountChecked(slot_bytes);
+  if (!read.ok()) {
+    ++report_.unreadable_gpu_copies;
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "verify: {}", read.message());
+    return false;
+  }
+  if (Checksum(slot->first(copies.ns->payload_bytes)) == copies.checksum) return true;
+  ++report_.damaged_gpu_copies;
   return false;
 }
 
 // Errors: Unavailable (the tier is down: no fault of the block), ResourceExhausted (memory).
 absl::StatusOr<bool> BlockVerifier::IsDiskCopyRight(const Copies& copies) {
   const uint64_t slot_bytes = uint64_t{copies.ns->slot_pages} * kPageBytes;
-  if (buffer_.size() < slot_bytes) {
-    IBID_ASSIGN_OR_RETURN(buffer_, HostMemory::CreatePrivate(slot_bytes));
-  }
+  IBID_ASSIGN_OR_RETURN(const MutableByteView slot, BufferOf(slot_bytes));
   if (!parts_.disk->health().is_readable()) return absl::UnavailableError(parts_.disk->state());
-  const MutableByteView slot = buffer_.view().first(slot_bytes);
   const absl::Status read = parts_.disk->ReadSlot(copies.disk_page, slot);
-  ++report_.checked_copies;
-  report_.checked_bytes += slot_bytes;
-  parts_.counters.verified_copies.Add();
+  CountChecked(slot_bytes);
   if (!read.ok()) {
     ++report_.unreadable_disk_copies;
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "verify: {}", read.message());
@@ -130,8 +159,18 @@ absl::StatusOr<bool> BlockVerifier::IsDiskCopyRight(const Copies& copies) {
   return false;
 }
 
-void BlockVerifier::Drop(const Copies& copies) {
+void BlockVerifier::Discard(const Copies& copies, std::span<const TierName> damaged) {
   parts_.counters.corrupt_blocks.Add();
+  bool is_kept = damaged.size() < copies.count();
+  for (const TierName tier : damaged) is_kept = is_kept && residency_.RemoveCopy(tier, copies.id);
+  if (!is_kept) return Drop(copies);
+  ++report_.kept_blocks;
+  IBID_LOG_EVERY(kLogPeriodSeconds, warn,
+                 "verify: block {} has a damaged copy; that is removed, a sound one stays",
+                 DigestToShortHex(copies.key.digest));
+}
+
+void BlockVerifier::Drop(const Copies& copies) {
   IBID_LOG_EVERY(kLogPeriodSeconds, warn, "verify: block {} is damaged; it is dropped",
                  DigestToShortHex(copies.key.digest));
   IndexShard& shard = parts_.index.ShardOf(copies.id);

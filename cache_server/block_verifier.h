@@ -1,9 +1,11 @@
-// Reads every copy of every block again and drops the blocks of which one is damaged.
+// Reads every copy of every block again. A damaged copy leaves; the block leaves with its last
+// sound one, or when somebody else uses it in that moment.
 //
 // Thread safety: none; one run, on one thread. The store serves meanwhile.
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "cache_server/residency.h"
@@ -30,7 +32,11 @@ class BlockVerifier {
   absl::Status CheckBlock(EntryId id);
   bool BeginCheck(EntryId id, Copies* copies);
   bool IsHostCopyRight(const Copies& copies);
+  bool IsGpuCopyRight(const Copies& copies);
   absl::StatusOr<bool> IsDiskCopyRight(const Copies& copies);
+  void CountChecked(uint64_t bytes);
+  absl::StatusOr<MutableByteView> BufferOf(uint64_t bytes);
+  void Discard(const Copies& copies, std::span<const TierName> damaged);
   void Drop(const Copies& copies);
   absl::Status KeepPace();
 

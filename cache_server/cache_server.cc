@@ -59,6 +59,7 @@ absl::Status CacheServer::Open(const Clock* clock) {
   admin_options.drain = [this](absl::Duration timeout, const std::function<bool()>& is_stopped) {
     return Drain(timeout, is_stopped);
   };
+  admin_options.undrain = [this] { return Undrain(); };
   admin_options.reload_quotas = [this] { return ReloadQuotas(); };
   admin_ = AdminService::Create(admin_options);
   grpc::Service* const services[] = {service_->grpc_service(), admin_->grpc_service()};
@@ -93,12 +94,13 @@ HttpReply CacheServer::Health() const {
 }
 
 KeepResult CacheServer::Drain(absl::Duration timeout, const std::function<bool()>& is_stopped) {
-  if (!is_draining_.exchange(true)) {
-    IBID_LOG(info, "draining: no new sessions and blocks; writing what only memory has");
+  {
+    MutexLock lock(draining_mutex_);
+    if (!is_draining_) {
+      IBID_LOG(info, "draining: no new sessions and blocks; writing what only memory has");
+    }
+    SetDraining(true);
   }
-  grpc_server_->SetServing(false);
-  service_->RefuseSessions();
-  store_->RefuseBlocks();
   return store_->KeepOnDisk(timeout, is_stopped);
 }
 
@@ -114,6 +116,21 @@ absl::Status CacheServer::ReloadQuotas() {
                      absl::StrCat("--tenants_file=", options_.tenants_file, ": ", set.message()));
   if (const auto limit = LimitOf(set); limit.has_value()) SetLimit(*limit, &named);
   return named;
+}
+
+absl::Status CacheServer::Undrain() {
+  MutexLock lock(draining_mutex_);
+  if (is_stopping_) return absl::UnavailableError("the server is shutting down");
+  if (is_draining_) IBID_LOG(info, "draining no more: sessions and blocks are taken again");
+  SetDraining(false);
+  return absl::OkStatus();
+}
+
+void CacheServer::SetDraining(bool is_draining) {
+  is_draining_ = is_draining;
+  is_draining ? service_->RefuseSessions() : service_->TakeSessions();
+  is_draining ? store_->RefuseBlocks() : store_->TakeBlocks();
+  grpc_server_->SetServing(!is_draining);
 }
 
 std::string CacheServer::Status() const {
@@ -142,7 +159,11 @@ std::string CacheServer::Status() const {
 }
 
 void CacheServer::Shutdown(absl::Duration timeout) {
-  if (is_stopping_.exchange(true)) return;
+  {
+    // From here on nothing is taken again by an Undrain.
+    MutexLock lock(draining_mutex_);
+    if (is_stopping_.exchange(true)) return;
+  }
   const SteadyClock clock;
   const absl::Time until = clock.Now() + timeout;
   const auto left = [&] { return std::max(until - clock.Now(), absl::ZeroDuration()); };

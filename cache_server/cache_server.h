@@ -14,6 +14,7 @@
 #include "cache_server/cache_service.h"
 #include "cache_server/server_options.h"
 #include "core/metrics.h"
+#include "core/mutex.h"
 #include "transport/http_port.h"
 #include "transport/server_setup.h"
 
@@ -39,6 +40,9 @@ class CacheServer {
   // the same arguments. Sessions that are open go on reading. May be called again. REQUIRES: not
   // after Shutdown.
   KeepResult Drain(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
+  // The server is healthy again and takes sessions and blocks. A Drain that still runs writes on.
+  // Errors: Unavailable (it is shutting down).
+  absl::Status Undrain();
   bool is_draining() const { return is_draining_; }
 
   // Stops in order: says so in health, ends sessions, waits for running calls (half of `timeout` at
@@ -54,6 +58,7 @@ class CacheServer {
   HttpReply Health() const;
   std::string Status() const;  // /stats.json
   void KeepBlocks(absl::Duration timeout);
+  void SetDraining(bool is_draining) IBID_REQUIRES(draining_mutex_);
 
   const ServerOptions options_;
   const SteadyClock steady_clock_;
@@ -66,6 +71,9 @@ class CacheServer {
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> grpc_server_;
   std::unique_ptr<HttpPort> http_port_;
+  // Makes what a drain turns off, in three places, one step. The locks of those places are taken
+  // under it; nothing else is.
+  Mutex draining_mutex_;
   std::atomic<bool> is_draining_{false};
   std::atomic<bool> is_stopping_{false};
 };

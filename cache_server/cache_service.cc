@@ -155,6 +155,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     sessions_.Refuse(absl::UnavailableError("the server is draining and takes no more sessions"));
   }
 
+  void TakeSessions() override { sessions_.Take(); }
+
   void Drain() override {
     store().EndWaits();
     const absl::Status why = absl::UnavailableError("the server is shutting down");

@@ -36,6 +36,8 @@ class CacheService {
 
   // Refuses new sessions with Unavailable; those that are open go on.
   virtual void RefuseSessions() = 0;
+  // Undoes RefuseSessions, not Drain.
+  virtual void TakeSessions() = 0;
   // Ends all sessions and waits with Unavailable, and refuses new sessions: the first half of a
   // graceful stop.
   virtual void Drain() = 0;

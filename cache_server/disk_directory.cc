@@ -159,6 +159,8 @@ rocksdb::Options DirectoryOptions() {
   options.create_if_missing = true;
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
+  options.max_log_file_size = size_t{1} << 20;
+  options.max_manifest_file_size = uint64_t{4} << 20;
   // The directory's own overhead on disk and in memory stays small and bounded beside the extents.
   options.write_buffer_size = size_t{8} << 20;
   options.max_write_buffer_number = 2;

@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 constexpr uint32_t kProbeExtent = 999'999;
 // How long the tier works with the files it has before it asks a full file system again.
 constexpr absl::Duration kFullBackoff = absl::Seconds(10);
+// A compaction writes its result before it deletes what it read: this part of the directory more.
+constexpr uint64_t kCompactionDivisor = 4;
 
 absl::Status CannotUse(absl::string_view what, const std::string& directory,
                        absl::string_view why) {
@@ -93,13 +95,15 @@ absl::Status DiskTier::OpenParts() {
   pages_per_extent_ = static_cast<uint32_t>(extent_bytes / kPageBytes);
   io_ = MakeFileExtentIo(extents);
   if (options_.wrap_extent_io) io_ = options_.wrap_extent_io(std::move(io_));
-  auto slots = std::make_unique<ExtentAllocator>(options_.bytes_max, extent_bytes);
+  auto slots = std::make_unique<ExtentAllocator>(
+      options_.bytes_max - options_.directory_bytes_reserve, extent_bytes);
   if (slots->extents_count() >= kProbeExtent) {
     return absl::InvalidArgumentError(absl::StrCat("disk_bytes_max ", options_.bytes_max, " needs ",
                                                    slots->extents_count(), " extents of ",
                                                    extent_bytes, " bytes"));
   }
   IBID_ASSIGN_OR_RETURN(std::vector<bool> has_file, AdoptFiles(*slots));
+  MeasureDirectory();
   MutexLock lock(mutex_);
   slots_ = std::move(slots);
   has_file_ = std::move(has_file);
@@ -147,6 +151,14 @@ std::optional<uint32_t> DiskTier::AllocateSlot(uint32_t slot_pages, uint32_t own
       has_file = has_file_[ExtentOf(*page)];
     }
     if (has_file) return page;
+    if (!HasBudgetFor(extent_bytes)) {
+      MutexLock lock(mutex_);
+      slots_->Free(*page);
+      slots_->Block(ExtentOf(*page));
+      unblock_at_ns_.store(now_ns + absl::ToInt64Nanoseconds(kFullBackoff),
+                           std::memory_order_relaxed);
+      continue;
+    }
     const absl::Status prepared = io_->Prepare(ExtentOf(*page), extent_bytes);
     if (!prepared.ok())
       (void)io_->Remove(ExtentOf(*page));  // what there is of it would take room that nobody counts
@@ -213,9 +225,9 @@ uint32_t DiskTier::slots_per_extent_max() const {
   return slots_->slots_per_extent_max();
 }
 
-absl::Status DiskTier::WriteSlot(uint32_t page, ByteView bytes) {
+absl::Status DiskTier::WriteSlots(uint32_t page, std::span<const ByteView> slots) {
   const absl::Status status =
-      io_->Write(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, bytes);
+      io_->WriteParts(ExtentOf(page), uint64_t{ExtentPageOf(page)} * kPageBytes, slots);
   // Only Commit records a success: a broken directory must not look whole because the bytes could
   // be written.
   if (!status.ok()) health_.OnWrite(status, Now());
@@ -245,6 +257,52 @@ absl::Status DiskTier::Commit(const DiskDirectory::Change& change, bool is_synce
   const absl::Status status = directory_->Apply(change, is_synced);
   health_.OnWrite(status, Now());
   return status;
+}
+
+void DiskTier::MeasureDirectory() {
+  directory_bytes_.store(AllocatedBytesUnder(options_.directory + "/directory"),
+                         std::memory_order_relaxed);
+}
+
+bool DiskTier::HasBudgetFor(uint64_t extent_bytes) const {
+  const uint64_t measured = directory_bytes();
+  const uint64_t directory =
+      std::max(options_.directory_bytes_reserve, measured + measured / kCompactionDivisor);
+  return allocated_bytes() + extent_bytes + directory <= options_.bytes_max;
+}
+
+bool DiskTier::is_over_budget() const { return !HasBudgetFor(0); }
+
+bool DiskTier::GiveBackExtent() {
+  // A trial read could open the file in the moment in which it is deleted.
+  if (is_healing_.exchange(true)) return false;
+  std::optional<uint32_t> extent;
+  {
+    MutexLock lock(mutex_);
+    for (uint32_t i = static_cast<uint32_t>(has_file_.size()); i-- > 0 && !extent.has_value();) {
+      if (has_file_[i] && slots_->IsEmpty(i)) extent = i;
+    }
+    if (extent.has_value()) {
+      slots_->Block(*extent);
+      has_file_[*extent] = false;
+      unblock_at_ns_.store(absl::ToUnixNanos(Now()) + absl::ToInt64Nanoseconds(kFullBackoff),
+                           std::memory_order_relaxed);
+    }
+  }
+  bool is_removed = false;
+  if (extent.has_value()) {
+    const absl::Status removed = io_->Remove(*extent);
+    is_removed = removed.ok();
+    if (!is_removed) IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", removed.message());
+    MutexLock lock(mutex_);
+    if (is_removed) {
+      allocated_bytes_ -= slots_->ExtentBytes(*extent);
+    } else {
+      has_file_[*extent] = true;
+    }
+  }
+  is_healing_.store(false);
+  return is_removed;
 }
 
 void DiskTier::HealIfDue() {

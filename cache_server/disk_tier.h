@@ -12,11 +12,13 @@
 // names a slot that holds its bytes, and a slot without a record is free; what a loss of power
 // reorders is caught by the checksum.
 //
-// Budget: the extent files never exceed `bytes_max` (real allocation). The directory comes on top:
-// about 150 bytes a block, and up to 32 MiB of logs.
+// Budget: extent files and directory together never exceed `bytes_max`, in real allocation. The
+// directory has `directory_bytes_reserve` of it. It has about 150 bytes a block and up to 32 MiB of
+// logs; where it is measured to need more, and a quarter of that for its compactions, no further
+// extent file is made, and those that there are make room. Between two measurements it can grow.
 //
-// Thread safety: every method, from any thread, except that AllocateSlot belongs to one thread (the
-// disk writer). Blocks for I/O: never called under a lock.
+// Thread safety: every method, from any thread, except that AllocateSlot and GiveBackExtent belong
+// to one thread (the disk writer). Blocks for I/O: never called under a lock.
 #pragma once
 
 #include <atomic>
@@ -42,6 +44,7 @@ namespace ibid {
 struct DiskTierOptions {
   std::string directory;
   uint64_t bytes_max = 0;
+  uint64_t directory_bytes_reserve = 0;  // less than bytes_max
   uint64_t extent_bytes = 0;
   const Clock* clock = nullptr;
   // Given the real one, returns the one to use: tests inject faults. Null: the real one.
@@ -77,7 +80,9 @@ class DiskTier {
   uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
 
   // Whole slots: `bytes` is a multiple of 4 KiB, aligned to it. They record the health.
-  absl::Status WriteSlot(uint32_t page, ByteView bytes);
+  absl::Status WriteSlot(uint32_t page, ByteView bytes) { return WriteSlots(page, {&bytes, 1}); }
+  // Slots of one extent that lie one behind the other, from `page` on.
+  absl::Status WriteSlots(uint32_t page, std::span<const ByteView> slots);
   absl::Status ReadSlot(uint32_t page, MutableByteView into);
   // The extents that hold these pages survive a loss of power.
   absl::Status Sync(std::span<const uint32_t> pages);
@@ -86,10 +91,17 @@ class DiskTier {
 
   uint32_t ExtentOf(uint32_t page) const { return page / pages_per_extent_; }
   uint32_t ExtentPageOf(uint32_t page) const { return page % pages_per_extent_; }
+  uint32_t pages_per_extent() const { return pages_per_extent_; }
 
   // When a trial is due: tries the directory and a small file, so that the tier heals without
   // traffic too.
   void HealIfDue();
+  // Looks what the directory takes.
+  void MeasureDirectory();
+  uint64_t directory_bytes() const { return directory_bytes_.load(std::memory_order_relaxed); }
+  bool is_over_budget() const;
+  // Deletes the file of an extent that has no slot in use. False when there is none.
+  bool GiveBackExtent() IBID_EXCLUDES(mutex_);
   // What the extent files take, in bytes.
   uint64_t allocated_bytes() const { return allocated_bytes_.load(std::memory_order_relaxed); }
   // The directory cannot be scanned, so nothing is written; empty: it can.
@@ -104,6 +116,7 @@ class DiskTier {
   void TryToHeal();
   void TryToGrow();
   absl::Status ProbeRead(MutableByteView into);
+  bool HasBudgetFor(uint64_t extent_bytes) const;
   absl::StatusOr<std::vector<bool>> AdoptFiles(const ExtentAllocator& slots);
 
   const DiskTierOptions options_;
@@ -113,6 +126,7 @@ class DiskTier {
   std::unique_ptr<DiskDirectory> directory_;
   DiskHealth health_;
   std::atomic<uint64_t> allocated_bytes_{0};
+  std::atomic<uint64_t> directory_bytes_{0};  // when it was measured last
   std::atomic<int64_t> unblock_at_ns_{0};
   std::atomic<bool> is_healing_{false};
 

@@ -5,9 +5,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "cache_server/disk_runs.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -19,6 +22,14 @@ constexpr int64_t kLogPeriodSeconds = 10;
 // Blocks in one directory write: it costs about as much as one of them.
 constexpr size_t kBatchBlocksMax = 32;
 constexpr size_t kEvictBatchMax = 16;
+// Between two looks at the directory's size: its files grow by some hundred bytes a block.
+constexpr uint64_t kRoundsPerMeasure = 16;
+// One call writes about so much of a run. The more, the less the disk waits for the next one; the
+// less, the less a read waits for the disk.
+constexpr uint64_t kPieceBytesMax = uint64_t{16} << 20;
+// Runs of one file that are written at the same time. A fresh file is one run (disk_runs.h): four
+// writes of a block each in it at a time took two to four times as long.
+constexpr size_t kRunsPerFileMax = 2;
 constexpr int kClearTriesMax = 4;
 constexpr absl::Duration kHealPoll = absl::Milliseconds(50);
 // How long a batch of writes lets waiting reads go first.
@@ -82,6 +93,7 @@ void DiskWriter::Run() {
                                is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
     if (!work.removals.empty()) Remove(work.removals);
     if (!work.writes.empty()) Write(std::move(work.writes));
+    if (++rounds_count_ % kRoundsPerMeasure == 0) KeepBudget();
     parts_.disk_queue.Done();
     parts_.disk->HealIfDue();
   }
@@ -149,7 +161,8 @@ void DiskWriter::Begin(Job& job) {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
     entry.Clear(kWriteQueued);
-    const bool can_write = entry.is_in_host() && !entry.is_on_disk() && !entry.Has(kDoomed);
+    const bool can_write = entry.is_in_host() && !entry.is_on_disk() && !entry.Has(kDoomed) &&
+                           !entry.Has(kDiskUnsettled);
     job.is_active = static_cast<bool>(job.write.durable_done);  // counted when it was queued
     job.is_repeated = can_write && entry.Has(kWriting);
     if (can_write && !job.is_repeated) {
@@ -160,6 +173,7 @@ void DiskWriter::Begin(Job& job) {
       entry.Set(kWriting);
     }
     if (entry.Has(kDoomed)) job.result = NotStored("the block was dropped");
+    if (entry.Has(kDiskUnsettled)) job.result = NotStored("its damaged copy is being removed");
   }
   if (!job.result.ok() || job.host_page == kNoPage) return;
   if (!parts_.disk->health().is_writable()) {
@@ -215,39 +229,81 @@ void DiskWriter::TakeRoom(Job& job) {
 
 // Returns when the bytes of all jobs are written or have failed.
 void DiskWriter::WriteBytes(std::vector<Job>& jobs) {
+  std::vector<Job*> with_room;
+  std::vector<DiskSlot> slots;
+  for (Job& job : jobs) {
+    if (job.disk_page == kNoPage) continue;
+    with_room.push_back(&job);
+    slots.push_back({job.disk_page, job.write.ns->slot_pages});
+  }
+  struct File {
+    std::vector<DiskRun> runs;
+    std::atomic<size_t> next{0};
+  };
+  std::deque<File> files;
   Mutex mutex;
   CondVar is_less;
   size_t running_count = 0;
-  for (Job& job : jobs) {
-    if (job.disk_page == kNoPage) continue;
-    {
-      MutexLock lock(mutex);
-      ++running_count;
-    }
-    const auto write = [&, job = &job] {
-      WriteBytes(*job);
+  for (auto& runs : RunsByExtent(slots, parts_.disk->pages_per_extent())) {
+    File& file = files.emplace_back();
+    file.runs = std::move(runs);
+    const auto write = [&, file = &file] {
+      for (size_t i = file->next++; i < file->runs.size(); i = file->next++) {
+        std::vector<Job*> run;
+        for (const size_t slot : file->runs[i]) run.push_back(with_room[slot]);
+        WriteRun(run);
+      }
       MutexLock lock(mutex);
       --running_count;
       is_less.NotifyOne();  // under the lock: the waiting thread destroys both
     };
-    if (!bytes_executor_->TrySubmit(write)) write();
+    for (size_t i = 0; i < std::min(file.runs.size(), kRunsPerFileMax); ++i) {
+      {
+        MutexLock lock(mutex);
+        ++running_count;
+      }
+      if (!bytes_executor_->TrySubmit(write)) write();
+    }
   }
   MutexLock lock(mutex);
   while (running_count > 0) is_less.Wait(mutex);
 }
 
-void DiskWriter::WriteBytes(Job& job) {
+// Piece by piece, from the first block to the last.
+void DiskWriter::WriteRun(std::span<Job* const> jobs) {
+  while (!jobs.empty()) {
+    const uint64_t slot_bytes = uint64_t{jobs.front()->write.ns->slot_pages} * kPageBytes;
+    // The blocks of one extent have slots of one size.
+    const size_t count =
+        std::clamp<uint64_t>(kPieceBytesMax / slot_bytes, 1, static_cast<uint64_t>(jobs.size()));
+    WritePiece(jobs.first(count));
+    jobs = jobs.subspan(count);
+  }
+}
+
+// One or more blocks, one behind the other on disk.
+void DiskWriter::WritePiece(std::span<Job* const> jobs) {
   const absl::Time began = SteadyClock().Now();
-  const uint64_t bytes = uint64_t{job.write.ns->slot_pages} * kPageBytes;
-  job.result = parts_.disk->WriteSlot(job.disk_page, parts_.arena->View(job.host_page, bytes));
-  if (!job.result.ok()) {
-    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", job.result.message());
-    parts_.disk->FreeSlot(job.disk_page);
-    job.disk_page = kNoPage;
+  std::vector<ByteView> slots;
+  uint64_t bytes = 0;
+  for (const Job* job : jobs) {
+    const uint64_t slot_bytes = uint64_t{job->write.ns->slot_pages} * kPageBytes;
+    slots.push_back(parts_.arena->View(job->host_page, slot_bytes));
+    bytes += slot_bytes;
+  }
+  const absl::Status status = parts_.disk->WriteSlots(jobs.front()->disk_page, slots);
+  if (status.ok()) {
+    const absl::Duration each = (SteadyClock().Now() - began) / static_cast<double>(jobs.size());
+    for (size_t i = 0; i < jobs.size(); ++i) parts_.counters.ObserveDiskWrite(each);
+    parts_.counters.disk_write_bytes.Add(bytes);
     return;
   }
-  parts_.counters.ObserveDiskWrite(SteadyClock().Now() - began);
-  parts_.counters.disk_write_bytes.Add(bytes);
+  IBID_LOG_EVERY(kLogPeriodSeconds, warn, "disk tier: {}", status.message());
+  for (Job* job : jobs) {
+    job->result = status;
+    parts_.disk->FreeSlot(job->disk_page);
+    job->disk_page = kNoPage;
+  }
 }
 
 void DiskWriter::Commit(std::vector<Job>& jobs) {
@@ -438,6 +494,19 @@ void DiskWriter::ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages) {
     parts_.disk->EndClear(clearing->extent);
     if (is_clear) return;
     tried.push_back(clearing->extent);
+  }
+}
+
+void DiskWriter::KeepBudget() {
+  parts_.disk->MeasureDirectory();
+  if (!parts_.disk->health().is_writable()) return;
+  // Enough to empty one extent of small slots: more is done in the next rounds.
+  const uint32_t tries_max = 2 * parts_.disk->slots_per_extent_max() + 64;
+  for (uint32_t i = 0; i < tries_max && parts_.disk->is_over_budget(); ++i) {
+    if (parts_.disk->GiveBackExtent()) continue;
+    const std::optional<uint32_t> freed_pages = EvictFromDisk();
+    if (!freed_pages.has_value()) return;
+    ClearDiskExtent(*freed_pages, *freed_pages);
   }
 }
 

@@ -1,12 +1,13 @@
 // The one thread that decides what changes on disk: it writes queued blocks, several to a commit,
 // evicts blocks from the disk tier to make room for them, and deletes the records of blocks that
-// were dropped. The bytes of one commit are written by several threads at a time, as many as read:
-// one alone keeps no disk busy.
+// were dropped. The bytes of one commit are written in runs (disk_runs.h): those of one run by long
+// calls one after the other, several runs at a time.
 //
 // Thread safety: Start, Stop and FlushToDisk from any thread.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -34,7 +35,8 @@ class DiskWriter {
   void Begin(Job& job);
   void TakeRoom(Job& job);
   void WriteBytes(std::vector<Job>& jobs);
-  void WriteBytes(Job& job);
+  void WriteRun(std::span<Job* const> jobs);
+  void WritePiece(std::span<Job* const> jobs);
   void Commit(std::vector<Job>& jobs);
   void End(Job& job);
   bool IsDoomed(EntryId id);
@@ -47,6 +49,8 @@ class DiskWriter {
   size_t EvictBatchOf(EntryId first);
   EntryId TakeVictim(EntryId beside, EntryId first);
   void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
+  // Where the directory has outgrown its reserve, empties extents for it.
+  void KeepBudget();
   bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);
   // The record of a block that is busy. False when its namespace is gone.
   bool MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* record);
@@ -54,6 +58,7 @@ class DiskWriter {
   StoreParts& parts_;
   Residency& residency_;
   std::unique_ptr<Executor> bytes_executor_;  // writes of one batch
+  uint64_t rounds_count_ = 0;                 // of its thread
   std::thread thread_;
 };
 

@@ -17,6 +17,8 @@ constexpr int kInnerTriesMax = 64;
 constexpr TierPages kNoQuotas = {EvictionTier::kNoQuota, EvictionTier::kNoQuota,
                                  EvictionTier::kNoQuota};
 
+KeepPriority InGpu(KeepPriority priority) { return std::min(priority, KeepPriority::kHigh); }
+
 }  // namespace
 
 EvictionBook::EvictionBook(absl::string_view policy_name)
@@ -67,6 +69,10 @@ bool EvictionBook::Insert(TierName tier, EntryId b, EntryId parent, uint32_t slo
                           OwnerId owner) {
   MutexLock lock(mutex_);
   if (!IsElsewhere(tier, b)) owners_.Set(b, owner);
+  // The gpu tier is told of priorities with the blocks that have one: most never come there.
+  if (tier == TierName::kGpu) {
+    Of(tier).SetPriority(b, InGpu(Of(TierName::kHost).priority(b)), slot_pages);
+  }
   const bool fits = Of(tier).Insert(b, parent, slot_pages);
   UndeferElsewhere(tier, b);
   return fits;
@@ -132,6 +138,13 @@ void EvictionBook::SetPriority(EntryId b, KeepPriority priority, uint32_t slot_p
   MutexLock lock(mutex_);
   Of(TierName::kHost).SetPriority(b, priority, slot_pages);
   Of(TierName::kDisk).SetPriority(b, priority, slot_pages);
+  EvictionTier& gpu = Of(TierName::kGpu);
+  if (gpu.contains(b)) gpu.SetPriority(b, InGpu(priority), slot_pages);
+}
+
+KeepPriority EvictionBook::priority(TierName tier, EntryId b) {
+  MutexLock lock(mutex_);
+  return Of(tier).priority(b);
 }
 
 uint64_t EvictionBook::kept_pages(TierName tier) {

@@ -39,8 +39,10 @@ class EvictionBook {
   void Admit(TierName tier, EntryId b, const BlockTraits& traits);
   void Remove(TierName tier, EntryId b, EntryId parent, const LeavingBlock& leaving);
   void PutBack(TierName tier, EntryId b);
-  // In the host and the disk tier: what the gpu tier evicts has a copy there, or gets one.
+  // In all tiers, but that kMustStay is kHigh in the gpu tier: it is the smallest, and what leaves
+  // it has a copy below, or gets one.
   void SetPriority(EntryId b, KeepPriority priority, uint32_t slot_pages);
+  KeepPriority priority(TierName tier, EntryId b);
   uint64_t kept_pages(TierName tier);
   // `b` was used on its own: a use counts in every tier that has the block.
   void Use(EntryId b);

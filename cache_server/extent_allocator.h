@@ -68,6 +68,7 @@ class ExtentAllocator {
                                      std::span<const uint32_t> except);
   void EndClear(uint32_t extent);
 
+  bool IsEmpty(uint32_t extent) const { return empty_.contains(extent); }
   // Takes an empty extent out of use until UnblockAll (its file cannot be made now).
   void Block(uint32_t extent);
   void UnblockAll();

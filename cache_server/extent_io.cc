@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -21,6 +23,9 @@
 
 namespace ibid {
 namespace {
+
+// Parts given to the system at a time; at most IOV_MAX, which is 1,024.
+constexpr size_t kPartsMax = 256;
 
 absl::Status SystemError(absl::string_view call, absl::string_view path, int error) {
   const std::string text = absl::StrCat(call, " ", path, ": ", std::strerror(error));
@@ -76,6 +81,30 @@ class FileExtentIo final : public ExtentIo {
       if (count <= 0) return SystemError("write", PathOf(extent), count < 0 ? errno : EIO);
       bytes = bytes.subspan(static_cast<size_t>(count));
       offset += static_cast<uint64_t>(count);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteParts(uint32_t extent, uint64_t offset,
+                          std::span<const ByteView> parts) override {
+    IBID_ASSIGN_OR_RETURN(const FilePtr file, FileOf(extent, 0));
+    while (!parts.empty()) {
+      const std::span<const ByteView> now = parts.first(std::min(parts.size(), kPartsMax));
+      std::vector<iovec> vectors;
+      uint64_t bytes = 0;
+      for (const ByteView part : now) {
+        vectors.push_back({const_cast<std::byte*>(part.data()), part.size()});
+        bytes += part.size();
+      }
+      const ssize_t count = pwritev(file->fd(), vectors.data(), static_cast<int>(vectors.size()),
+                                    static_cast<off_t>(offset));
+      if (count < 0 && errno != EINTR) return SystemError("write", PathOf(extent), errno);
+      // A call that did less is repeated the plain way, which also finds out why.
+      if (static_cast<uint64_t>(std::max<ssize_t>(count, 0)) < bytes) {
+        IBID_RETURN_IF_ERROR(ExtentIo::WriteParts(extent, offset, now));
+      }
+      offset += bytes;
+      parts = parts.subspan(now.size());
     }
     return absl::OkStatus();
   }
@@ -162,6 +191,15 @@ class FileExtentIo final : public ExtentIo {
 };
 
 }  // namespace
+
+absl::Status ExtentIo::WriteParts(uint32_t extent, uint64_t offset,
+                                  std::span<const ByteView> parts) {
+  for (const ByteView part : parts) {
+    IBID_RETURN_IF_ERROR(Write(extent, offset, part));
+    offset += part.size();
+  }
+  return absl::OkStatus();
+}
 
 std::unique_ptr<ExtentIo> MakeFileExtentIo(std::string directory) {
   return std::make_unique<FileExtentIo>(std::move(directory));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ class ExtentIo {
   // idempotent. Afterwards a write needs no more room.
   virtual absl::Status Prepare(uint32_t extent, uint64_t bytes) = 0;
   virtual absl::Status Write(uint32_t extent, uint64_t offset, ByteView bytes) = 0;
+  // Writes the parts one behind the other from `offset` on. After an error nobody knows which of
+  // them were written.
+  virtual absl::Status WriteParts(uint32_t extent, uint64_t offset,
+                                  std::span<const ByteView> parts);
   virtual absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) = 0;
   // What was written to the extent survives a loss of power.
   virtual absl::Status Sync(uint32_t extent) = 0;

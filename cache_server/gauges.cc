@@ -7,7 +7,6 @@
 namespace ibid {
 namespace {
 
-constexpr TierName kHostAndDisk[] = {TierName::kHost, TierName::kDisk};
 constexpr TierName kAllTiers[] = {TierName::kHost, TierName::kDisk, TierName::kGpu};
 
 ExtentAllocator::Usage UsageOf(const StoreParts& parts, TierName tier) {
@@ -45,7 +44,7 @@ constexpr GaugeRow kGauges[] = {
      [](StoreParts& parts, TierName tier) {
        return Number(parts.counters.tier(tier).blocks.load());
      }},
-    {"ibid_store_kept_bytes", "Bytes of slots of pinned blocks", kHostAndDisk,
+    {"ibid_store_kept_bytes", "Bytes of slots of pinned blocks", kAllTiers,
      [](StoreParts& parts, TierName tier) {
        return Number(parts.book.kept_pages(tier) * kPageBytes);
      }},
@@ -90,6 +89,12 @@ constexpr GaugeRow kGauges[] = {
      {},
      [](StoreParts& parts, TierName) {
        return parts.disk == nullptr ? 0 : Number(parts.disk->allocated_bytes());
+     }},
+    {"ibid_store_disk_directory_bytes",
+     "Space that the disk tier's directory takes",
+     {},
+     [](StoreParts& parts, TierName) {
+       return parts.disk == nullptr ? 0 : Number(parts.disk->directory_bytes());
      }},
     {"ibid_store_disk_queue_depth",
      "Blocks that wait for the disk writer",

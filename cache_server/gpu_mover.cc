@@ -118,11 +118,13 @@ bool GpuMover::Begin(Promotion& promotion) {
   {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(id);
+    // Others may read the host copy meanwhile; who wants to move it sees that the entry is busy.
     if (!entry.Has(kMapped) || entry.key != promotion.wish.key || !entry.is_in_host() ||
-        entry.is_in_gpu() || entry.busy > 0) {
+        entry.is_in_gpu() || entry.Has(kGpuUnsettled)) {
       return false;
     }
     ++entry.busy;
+    entry.Set(kGpuUnsettled);
     promotion.host_page = entry.host_page;
     ns_number = entry.ns;
   }
@@ -133,8 +135,10 @@ bool GpuMover::Begin(Promotion& promotion) {
       promotion.traits = residency_.TraitsOf(shard.Get(id), *promotion.ns);
     }
     const EntryId parent = promotion.traits.parent;
-    if (residency_.Enter(TierName::kGpu, id, parent, *promotion.ns,
-                         [&] { return EvictOne(id).value_or(0); })) {
+    if (residency_.Enter(TierName::kGpu, id, parent, *promotion.ns, [&] {
+          const KeepPriority priority = parts_.book.priority(TierName::kGpu, id);
+          return EvictOne(priority, id).value_or(0);
+        })) {
       const auto page = AllocateGpu(promotion.ns->slot_pages, id);
       if (page.has_value()) {
         promotion.gpu_page = *page;
@@ -142,6 +146,10 @@ bool GpuMover::Begin(Promotion& promotion) {
       }
       residency_.LeaveUnseen(TierName::kGpu, id, parent, *promotion.ns);
     }
+  }
+  {
+    MutexLock lock(shard.mutex);
+    shard.Get(id).Clear(kGpuUnsettled);
   }
   residency_.EndBusy(id);
   return false;
@@ -154,25 +162,33 @@ void GpuMover::End(Promotion& promotion) {
     parts_.book.Admit(TierName::kGpu, id, promotion.traits);
     parts_.counters.OnCopyIn(TierName::kGpu, id, parts_.Now());
     parts_.counters.gpu_promoted_blocks.Add();
-    IndexShard& shard = parts_.index.ShardOf(id);
-    MutexLock lock(shard.mutex);
-    // Should it be doomed by now, the last Settle takes this copy out too.
-    IndexEntry& entry = shard.Get(id);
-    entry.gpu_page = promotion.gpu_page;
-    parts_.events.TellCame(entry, TierName::kGpu, BlockChange::kPromoted);
   } else {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: {}", status.message());
     residency_.LeaveUnseen(TierName::kGpu, id, promotion.traits.parent, *promotion.ns);
     parts_.gpu->Free(promotion.gpu_page);
+  }
+  {
+    IndexShard& shard = parts_.index.ShardOf(id);
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    entry.Clear(kGpuUnsettled);
+    if (status.ok()) {
+      // Should it be doomed by now, the last Settle takes this copy out too.
+      entry.gpu_page = promotion.gpu_page;
+      parts_.events.TellCame(entry, TierName::kGpu, BlockChange::kPromoted);
+    }
   }
   residency_.EndBusy(id);
 }
 
 std::optional<uint32_t> GpuMover::AllocateGpu(uint32_t slot_pages, EntryId owner) {
   std::optional<uint32_t> page = parts_.gpu->Allocate(slot_pages, owner);
+  if (page.has_value()) return page;
+  // A copy up here is a gain in speed only: none of a higher priority leaves for it.
+  const KeepPriority priority = parts_.book.priority(TierName::kGpu, owner);
   const uint32_t tries_max = 2 * parts_.gpu->slots_per_extent_max() + 64;
   for (uint32_t i = 0; i < tries_max && !page.has_value(); ++i) {
-    const std::optional<uint32_t> freed_pages = EvictOne();
+    const std::optional<uint32_t> freed_pages = EvictOne(priority);
     if (!freed_pages.has_value()) return std::nullopt;
     if (*freed_pages != slot_pages) ClearExtent(*freed_pages, slot_pages);
     page = parts_.gpu->Allocate(slot_pages, owner);
@@ -180,10 +196,11 @@ std::optional<uint32_t> GpuMover::AllocateGpu(uint32_t slot_pages, EntryId owner
   return page;
 }
 
-std::optional<uint32_t> GpuMover::EvictOne(EntryId beside) {
+std::optional<uint32_t> GpuMover::EvictOne(KeepPriority priority_max, EntryId beside) {
   while (true) {
-    const EntryId id = beside == kNoEntry ? parts_.book.TakeVictim(TierName::kGpu)
-                                          : parts_.book.TakeVictimBeside(TierName::kGpu, beside);
+    const EntryId id = beside == kNoEntry
+                           ? parts_.book.TakeVictim(TierName::kGpu, priority_max)
+                           : parts_.book.TakeVictimBeside(TierName::kGpu, beside, priority_max);
     if (id == kNoEntry) return std::nullopt;
     IndexShard& shard = parts_.index.ShardOf(id);
     uint32_t gpu_page = kNoPage;
@@ -208,10 +225,14 @@ std::optional<uint32_t> GpuMover::EvictOne(EntryId beside) {
       leaving = {parts_.book.FingerprintOf(entry.key), /*is_eviction=*/true};
     }
     EvictionReason reason = EvictionReason::kRoom;
+    bool has_room_below = true;
     if (!has_other_copy) {
       const NamespacePtr ns = parts_.namespaces.Find(ns_number);
-      const bool is_kept = ns != nullptr && DemoteToHost(id, gpu_page, *ns);
-      reason = is_kept ? EvictionReason::kDemoted : EvictionReason::kLost;
+      const absl::Status copied = ns == nullptr
+                                      ? absl::NotFoundError("")
+                                      : CopyToHost(id, gpu_page, *ns, Residency::Room::kEvict);
+      reason = copied.ok() ? EvictionReason::kDemoted : EvictionReason::kLost;
+      has_room_below = !absl::IsResourceExhausted(copied);
     }
     bool is_read = false;
     {
@@ -219,15 +240,16 @@ std::optional<uint32_t> GpuMover::EvictOne(EntryId beside) {
       IndexEntry& entry = shard.Get(id);
       entry.Clear(kHostInTransit);
       is_read = entry.busy > 1;  // somebody came meanwhile who may be reading the slot
-      if (is_read) {
+      if (is_read || !has_room_below) {
         entry.Set(kParkedGpu);
       } else {
         entry.gpu_page = kNoPage;
         parts_.events.TellLeft(entry, TierName::kGpu);
       }
     }
-    if (is_read) {
+    if (is_read || !has_room_below) {
       residency_.EndBusy(id);
+      if (!has_room_below) return std::nullopt;  // a last copy is not lost for a second one
       continue;
     }
     leaving.slot_pages = parts_.gpu->SlotPages(gpu_page);
@@ -240,17 +262,44 @@ std::optional<uint32_t> GpuMover::EvictOne(EntryId beside) {
   }
 }
 
-bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& ns) {
+bool GpuMover::CopyDown(EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  uint32_t gpu_page = kNoPage;
+  uint32_t ns_number = 0;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    if (!entry.Has(kMapped) || !entry.is_in_gpu() || entry.is_in_host() || entry.is_on_disk() ||
+        entry.busy > 0) {
+      return false;
+    }
+    ++entry.busy;
+    entry.Set(kHostInTransit);
+    gpu_page = entry.gpu_page;
+    ns_number = entry.ns;
+  }
+  const NamespacePtr ns = parts_.namespaces.Find(ns_number);
+  const bool is_copied =
+      ns != nullptr && CopyToHost(id, gpu_page, *ns, Residency::Room::kEvictClean).ok();
+  {
+    MutexLock lock(shard.mutex);
+    shard.Get(id).Clear(kHostInTransit);
+  }
+  if (!is_copied) residency_.EndBusy(id);
+  return is_copied;
+}
+
+absl::Status GpuMover::CopyToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& ns,
+                                  Residency::Room room) {
   IndexShard& shard = parts_.index.ShardOf(id);
   BlockTraits traits;
   {
     MutexLock lock(shard.mutex);
     traits = residency_.TraitsOf(shard.Get(id), ns);
   }
-  constexpr Residency::Room kRoom = Residency::Room::kEvict;
-  const bool has_entered = residency_.EnterHost(id, traits.parent, ns, kRoom);
+  const bool has_entered = residency_.EnterHost(id, traits.parent, ns, room);
   std::optional<uint32_t> page;
-  if (has_entered) page = residency_.AllocateHost(ns.slot_pages, id, kRoom);
+  if (has_entered) page = residency_.AllocateHost(ns.slot_pages, id, room);
   absl::Status status = absl::ResourceExhaustedError(
       has_entered ? "the host tier has no room" : "its tenant's host_bytes_max has no room");
   if (page.has_value()) {
@@ -258,10 +307,11 @@ bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& 
     status = parts_.gpu->Read(gpu_page, parts_.arena->View(*page, bytes));
   }
   if (!status.ok()) {
-    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: a block is lost: {}", status.message());
+    IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: a block cannot be copied down: {}",
+                   status.message());
     if (has_entered) residency_.LeaveUnseen(TierName::kHost, id, traits.parent, ns);
     if (page.has_value()) parts_.arena->Free(*page);
-    return false;
+    return status;
   }
   {
     MutexLock lock(shard.mutex);
@@ -271,7 +321,7 @@ bool GpuMover::DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& 
   }
   parts_.counters.OnCopyIn(TierName::kHost, id, parts_.Now());
   parts_.book.Admit(TierName::kHost, id, traits);
-  return true;
+  return absl::OkStatus();
 }
 
 // As Residency::ClearHostExtent.

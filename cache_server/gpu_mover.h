@@ -5,7 +5,7 @@
 // A block in the gpu tier usually has its host copy too. When the host tier needs that room, its
 // copy leaves (the block is still here), and when the gpu tier evicts the block it comes back.
 //
-// Thread safety: Offer, WaitUntilIdle from any thread. Start and Stop: once.
+// Thread safety: Offer, CopyDown, WaitUntilIdle from any thread. Start and Stop: once.
 #pragma once
 
 #include <deque>
@@ -30,6 +30,10 @@ class GpuMover {
   // (gpu_promote_queue_max) has no room for are left out and counted. `ids` and `keys` belong to
   // each other.
   void Offer(std::span<const EntryId> ids, std::span<const BlockKey> keys);
+  // Gives a block that only the gpu tier has a copy in the host tier, where only blocks with
+  // another copy make room. True: the entry is busy on the caller's account, and so both copies
+  // stay. False: it has other copies, is being moved, or there is no room, or the device failed.
+  bool CopyDown(EntryId id);
   // False after `timeout`.
   bool WaitUntilIdle(absl::Duration timeout);
 
@@ -47,11 +51,13 @@ class GpuMover {
   void End(Promotion& promotion);
 
   std::optional<uint32_t> AllocateGpu(uint32_t slot_pages, EntryId owner);
-  // The slot size of the one that left; nothing when none can. Of the share of `beside` alone, if
-  // it is one.
-  std::optional<uint32_t> EvictOne(EntryId beside = kNoEntry);
-  // Copies the victim, which is busy, to the host tier. False: it is lost.
-  bool DemoteToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& ns);
+  // Of a priority up to `priority_max`, and of the share of `beside` alone, if it is one. The slot
+  // size of the one that left; nothing when none can.
+  std::optional<uint32_t> EvictOne(KeepPriority priority_max, EntryId beside = kNoEntry);
+  // Copies the block to the host tier. Errors: ResourceExhausted (no room there), Unavailable (the
+  // device failed). REQUIRES: it has no host copy, is busy and has kHostInTransit.
+  absl::Status CopyToHost(EntryId id, uint32_t gpu_page, const NamespaceInfo& ns,
+                          Residency::Room room);
   void ClearExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveWithin(EntryId id, uint32_t from, uint32_t slot_pages);
 

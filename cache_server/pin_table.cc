@@ -18,7 +18,9 @@ namespace {
 
 uint64_t MustStayPagesMax(const BlockStoreOptions& options) {
   uint64_t bytes = options.host_bytes_max;
-  if (!options.disk_directory.empty()) bytes = std::min(bytes, options.disk_bytes_max);
+  if (!options.disk_directory.empty()) {
+    bytes = std::min(bytes, options.disk_bytes_max - options.disk_directory_bytes_reserve);
+  }
   return bytes / kPageBytes * options.must_stay_percent_max / 100;
 }
 

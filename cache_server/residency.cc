@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/check.h"
 
@@ -86,6 +87,41 @@ Aftermath Residency::Remove(IndexShard& shard, EntryId id) {
   }
   parts_.events.TellDropped(entry, had);
   return after;
+}
+
+bool Residency::RemoveCopy(TierName tier, EntryId id) {
+  IndexShard& shard = parts_.index.ShardOf(id);
+  Aftermath after;
+  after.id = id;
+  {
+    MutexLock lock(shard.mutex);
+    IndexEntry& entry = shard.Get(id);
+    // Who holds a block may be looking at its copy in memory; of that on disk it has a copy.
+    const bool is_seen = tier != TierName::kDisk && entry.holds > 0;
+    if (entry.busy > 1 || is_seen || entry.Has(kDoomed)) return false;
+    after.ns = entry.ns;
+    after.key = entry.key;
+    after.parent = entry.parent;
+    after.fingerprint = parts_.book.FingerprintOf(entry.key);
+    if (tier == TierName::kHost) {
+      TakeHostCopy(entry, &after);
+      entry.Clear(kParkedHost);
+    } else if (tier == TierName::kDisk) {
+      after.disk_page = std::exchange(entry.disk_page, kNoPage);
+      entry.Set(kDiskUnsettled);
+      entry.Clear(kParkedDisk);
+    } else {
+      after.gpu_page = std::exchange(entry.gpu_page, kNoPage);
+      entry.Set(kGpuUnsettled);
+      entry.Clear(kParkedGpu);
+    }
+    parts_.events.TellLeft(entry, tier);
+  }
+  Finish(after);
+  MutexLock lock(shard.mutex);
+  if (tier == TierName::kDisk) shard.Get(id).Clear(kDiskUnsettled);
+  if (tier == TierName::kGpu) shard.Get(id).Clear(kGpuUnsettled);
+  return true;
 }
 
 void Residency::Finish(const Aftermath& after) {

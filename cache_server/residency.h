@@ -53,6 +53,10 @@ class Residency {
   // leaves in the last Settle. REQUIRES: the entry is mapped.
   Aftermath Remove(IndexShard& shard, EntryId id) IBID_REQUIRES(shard.mutex);
   void Finish(const Aftermath& aftermath);
+  // Takes a damaged copy out of its tier; the block stays, with its other copies. False, and
+  // nothing has changed, when somebody reads or moves the copy, or may: the block is held or busy.
+  // REQUIRES: the caller made the entry busy, once, and it has the copy and another one.
+  bool RemoveCopy(TierName tier, EntryId id);
 
   // Gives back what was counted into the entry under its lock.
   void DropRef(EntryId id);

@@ -10,9 +10,9 @@ namespace {
 
 // In the order of RpcMethod.
 constexpr const char* kMethodNames[] = {
-    "OpenNamespace", "Session", "Match",    "Offer",    "Publish",    "Fetch",
-    "Drop",          "Watch",   "GetStats", "Drain",    "Flush",      "Verify",
-    "Pin",           "Unpin",   "ListPins", "SetQuota", "ListQuotas", "ReloadQuotas"};
+    "OpenNamespace", "Session",  "Match",    "Offer",      "Publish",     "Fetch",  "Drop",
+    "Watch",         "GetStats", "Drain",    "Undrain",    "Flush",       "Verify", "Pin",
+    "Unpin",         "ListPins", "SetQuota", "ListQuotas", "ReloadQuotas"};
 
 std::string PrefixOf(RpcMethod method) {
   return method < RpcMethod::kDrain ? "ibid_cache_service_" : "ibid_admin_service_";

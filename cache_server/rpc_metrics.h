@@ -26,6 +26,7 @@ enum class RpcMethod : uint8_t {
   kGetStats,
   // AdminService
   kDrain,
+  kUndrain,
   kFlush,
   kVerify,
   kPin,
@@ -65,7 +66,7 @@ class RpcMetrics {
   void OnDone(RpcMethod method, grpc::StatusCode code, absl::Duration took);
 
  private:
-  static constexpr size_t kMethodsCount = 18;
+  static constexpr size_t kMethodsCount = 19;
   static constexpr size_t kCodesCount = 17;
   struct MethodMetrics {
     std::array<prometheus::Counter*, kCodesCount> calls{};

@@ -18,7 +18,10 @@ ABSL_FLAG(std::string, gpu_device, ibid::ServerOptions().gpu_device,
 ABSL_FLAG(std::string, disk_dir, ibid::ServerOptions().disk_dir,
           "Directory of the disk tier; empty: no disk tier.");
 ABSL_FLAG(ibid::ByteCount, disk_bytes_max, ibid::ServerOptions().disk_bytes_max,
-          "Budget of the disk tier, as 100GiB; real allocation counts.");
+          "Budget of the disk tier, as 100GiB; real allocation counts, the directory's too.");
+ABSL_FLAG(ibid::ByteCount, disk_directory_bytes_reserve,
+          ibid::ServerOptions().disk_directory_bytes_reserve,
+          "Of --disk_bytes_max, for the directory; where it needs more, extent files make room.");
 ABSL_FLAG(std::string, disk_write, ibid::ServerOptions().disk_write,
           "When blocks go to disk: through (in the background after each publish), on_demotion, or "
           "on_second_use.");
@@ -75,6 +78,7 @@ ServerOptions ServerOptionsFromFlags() {
   options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_bytes_max = absl::GetFlag(FLAGS_disk_bytes_max);
+  options.disk_directory_bytes_reserve = absl::GetFlag(FLAGS_disk_directory_bytes_reserve);
   options.disk_write = absl::GetFlag(FLAGS_disk_write);
   options.eviction_policy = absl::GetFlag(FLAGS_eviction_policy);
   options.tenants_file = absl::GetFlag(FLAGS_tenants_file);

@@ -105,9 +105,12 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("gpu_bytes_max", AbslUnparseFlag(gpu_bytes_max),
                  absl::StrCat("use 0 for no gpu tier, or at least --extent_bytes=", extent));
   }
-  if (!disk_dir.empty() && disk_bytes_max.bytes < extent_bytes.bytes) {
+  if (!disk_dir.empty() &&
+      disk_bytes_max.bytes < disk_directory_bytes_reserve.bytes + extent_bytes.bytes) {
     return Wrong("disk_bytes_max", AbslUnparseFlag(disk_bytes_max),
-                 absl::StrCat("use at least --extent_bytes=", extent));
+                 absl::StrCat("use at least --disk_directory_bytes_reserve=",
+                              AbslUnparseFlag(disk_directory_bytes_reserve),
+                              " and --extent_bytes=", extent, " together"));
   }
   if (!DiskWriteModeOf(disk_write).has_value()) {
     return Wrong("disk_write", disk_write, "use through, on_demotion or on_second_use");
@@ -152,6 +155,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   }
   options.disk_directory = disk_dir;
   options.disk_bytes_max = disk_bytes_max.bytes;
+  options.disk_directory_bytes_reserve = disk_directory_bytes_reserve.bytes;
   options.disk_write = DiskWriteModeOf(disk_write).value_or(DiskWriteMode::kThrough);
   options.eviction_policy = eviction_policy;
   options.must_stay_percent_max = must_stay_percent_max;

@@ -27,6 +27,7 @@ struct ServerOptions {
   std::string gpu_device = "host";  // the only one so far: a stand-in in host memory
   std::string disk_dir;             // empty: no disk tier
   ByteCount disk_bytes_max{uint64_t{16} << 30};
+  ByteCount disk_directory_bytes_reserve{uint64_t{64} << 20};
   std::string disk_write = "through";  // or on_demotion, on_second_use
   std::string eviction_policy = "hazard";
   uint32_t must_stay_percent_max = 50;

@@ -21,7 +21,9 @@ class SessionStreams {
 
   // Refuses new calls with `why`; those that run go on.
   void Refuse(const absl::Status& why) { calls_.Refuse(why); }
-  // Ends all calls with `why` and refuses new ones with it.
+  // Undoes Refuse, not EndAll.
+  void Take() { calls_.Take(); }
+  // Ends all calls with `why` and refuses new ones with it. Final.
   void EndAll(const absl::Status& why) { calls_.EndAll(why); }
 
  private:

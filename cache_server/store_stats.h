@@ -13,7 +13,8 @@ namespace ibid {
 struct BlockTierStats {
   std::string tier;
   uint64_t bytes_max = 0, used_bytes = 0, allocated_bytes = 0, largest_free_bytes = 0;
-  uint64_t kept_bytes = 0;  // of used_bytes: slots of blocks that a pin names
+  uint64_t directory_bytes = 0;  // of the disk tier: what its directory takes, beside bytes_max
+  uint64_t kept_bytes = 0;       // of used_bytes: slots of blocks that a pin names
   uint64_t blocks = 0, hits = 0, evictions = 0;
   std::string state = "ok";
 };
@@ -59,19 +60,21 @@ struct StatsSample {
            matched_keys = 0, published_blocks = 0;
 };
 
-// What Verify has done so far. A block has up to two copies.
+// What Verify has done so far. A block has up to three copies.
 struct VerifyReport {
   uint64_t copies = 0;  // that there were at the start; some come and go meanwhile
   uint64_t checked_copies = 0, checked_bytes = 0;
-  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0;
-  uint64_t unreadable_disk_copies = 0;
+  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0, damaged_gpu_copies = 0;
+  uint64_t unreadable_disk_copies = 0, unreadable_gpu_copies = 0;
+  uint64_t kept_blocks = 0;  // that had a bad copy and a sound one: that one stayed
 
   uint64_t bad_copies() const {
-    return damaged_host_copies + damaged_disk_copies + unreadable_disk_copies;
+    return damaged_host_copies + damaged_disk_copies + damaged_gpu_copies + unreadable_disk_copies +
+           unreadable_gpu_copies;
   }
 };
 
-// What became of the blocks that only the host tier had.
+// What became of the blocks that only memory had, of the host or of the device.
 struct KeepResult {
   uint64_t written_blocks = 0;
   uint64_t remaining_blocks = 0;

@@ -240,18 +240,28 @@ class RunningCalls {
   // Refuses new calls with `why`; those that run go on.
   void Refuse(const absl::Status& why) {
     MutexLock lock(mutex_);
-    refusal_ = why;
+    if (!has_ended_) refusal_ = why;
+  }
+  // Undoes Refuse, not EndAll.
+  void Take() {
+    MutexLock lock(mutex_);
+    if (!has_ended_) refusal_ = absl::OkStatus();
   }
   // Ends all calls with `why` and refuses new ones with it: without this a server could not stop
-  // before its clients do.
+  // before its clients do. Final.
   void EndAll(const absl::Status& why) {
-    Refuse(why);
+    {
+      MutexLock lock(mutex_);
+      has_ended_ = true;
+      refusal_ = why;
+    }
     for (const CallPtr& call : All()) call->End(why);
   }
 
  private:
   mutable Mutex mutex_;
   absl::Status refusal_ IBID_GUARDED_BY(mutex_);
+  bool has_ended_ IBID_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<CallPtr> calls_ IBID_GUARDED_BY(mutex_);
 };
 

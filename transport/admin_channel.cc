@@ -28,6 +28,13 @@ class GrpcAdminChannel final : public AdminChannel {
     return Keep<v1::DrainRequest, v1::DrainResponse>(&v1::AdminService::Stub::Drain, timeout);
   }
 
+  absl::Status Undrain(absl::Duration timeout) override {
+    grpc::ClientContext context;
+    SetTimeout(timeout, &context);
+    v1::UndrainResponse response;
+    return FromGrpcStatus(stub_->Undrain(&context, {}, &response));
+  }
+
   absl::StatusOr<KeepReply> Flush(absl::Duration timeout) override {
     return Keep<v1::FlushRequest, v1::FlushResponse>(&v1::AdminService::Stub::Flush, timeout);
   }
@@ -188,6 +195,9 @@ class GrpcAdminChannel final : public AdminChannel {
     state.damaged_host_copies = from.damaged_host_copies();
     state.damaged_disk_copies = from.damaged_disk_copies();
     state.unreadable_disk_copies = from.unreadable_disk_copies();
+    state.damaged_gpu_copies = from.damaged_gpu_copies();
+    state.unreadable_gpu_copies = from.unreadable_gpu_copies();
+    state.kept_blocks = from.kept_blocks();
     state.is_done = from.is_done();
     return state;
   }

@@ -34,11 +34,14 @@ struct VerifyState {
   uint64_t incarnation = 0;
   uint64_t copies = 0;
   uint64_t checked_copies = 0, checked_bytes = 0;
-  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0, unreadable_disk_copies = 0;
+  uint64_t damaged_host_copies = 0, damaged_disk_copies = 0, damaged_gpu_copies = 0;
+  uint64_t unreadable_disk_copies = 0, unreadable_gpu_copies = 0;
+  uint64_t kept_blocks = 0;
   bool is_done = false;
 
   uint64_t bad_copies() const {
-    return damaged_host_copies + damaged_disk_copies + unreadable_disk_copies;
+    return damaged_host_copies + damaged_disk_copies + damaged_gpu_copies + unreadable_disk_copies +
+           unreadable_gpu_copies;
   }
 };
 
@@ -94,6 +97,8 @@ class AdminChannel {
 
   // `timeout` is the server's for its writing; the call lasts a little longer at most.
   virtual absl::StatusOr<KeepReply> Drain(absl::Duration timeout) = 0;
+  // Errors: Unimplemented (a server that does not know it).
+  virtual absl::Status Undrain(absl::Duration timeout) = 0;
   virtual absl::StatusOr<KeepReply> Flush(absl::Duration timeout) = 0;
 
   // `bytes_per_second` 0: the server's own pace. `on_progress` is called on the calling thread; the

@@ -167,7 +167,8 @@ class DiskBench {
     store_options_.host_bytes_max = (bench.blocks_count + 8) * bench.block_bytes;
     store_options_.disk_directory = path;
     store_options_.disk_bytes_max =
-        (bench.blocks_count * static_cast<uint64_t>(rounds + 1) + 64) * bench.block_bytes;
+        (bench.blocks_count * static_cast<uint64_t>(rounds + 1) + 64) * bench.block_bytes +
+        store_options_.disk_directory_bytes_reserve;
     store_options_.extent_bytes = kExtentBytes;
     store_options_.io_threads_count = static_cast<uint32_t>(bench.threads_count);
     Open();
@@ -260,7 +261,8 @@ void RunRecoveryCase(const ScaleOptions& options, ScaleReport* report) {
     store_options.host_bytes_max = uint64_t{256} << 20;
     store_options.disk_directory = folder / "disk";
     store_options.disk_bytes_max =
-        (chains_count * kRecoveredChain * kPageBytes / kExtentBytes + 1) * kExtentBytes;
+        (chains_count * kRecoveredChain * kPageBytes / kExtentBytes + 1) * kExtentBytes +
+        (uint64_t{1} << 30);  // the directory of a million blocks outgrows its reserve
     store_options.extent_bytes = kExtentBytes;
     const double begin = WallSeconds();
     auto store = BlockStore::Open(store_options);

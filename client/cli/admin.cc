@@ -17,6 +17,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr absl::Duration kKeepTimeout = absl::Seconds(60);
+constexpr absl::Duration kUndrainTimeout = absl::Seconds(5);
 constexpr absl::Duration kVerifyTimeout = absl::Hours(24);
 
 using KeepMethod = absl::StatusOr<KeepReply> (AdminChannel::*)(absl::Duration);
@@ -39,7 +40,24 @@ int RunKeep(const Command& command, KeepMethod method, const char* what) {
       });
 }
 
-int RunDrain(const Command& command) { return RunKeep(command, &AdminChannel::Drain, "drained"); }
+int RunUndrain(const Command& command) {
+  return AskEach(
+      command, [&](const std::string& address, AdminChannel& channel, ordered_json* answer) -> int {
+        const absl::Status status = channel.Undrain(TimeoutOr(kUndrainTimeout));
+        if (!status.ok()) {
+          (*answer)["error"] = std::string(status.message());
+          return FailServer(command, address, status);
+        }
+        (*answer)["is_draining"] = false;
+        if (!absl::GetFlag(FLAGS_json)) absl::PrintF("server %s takes blocks again\n", address);
+        return kExitOk;
+      });
+}
+
+int RunDrain(const Command& command) {
+  return absl::GetFlag(FLAGS_undo) ? RunUndrain(command)
+                                   : RunKeep(command, &AdminChannel::Drain, "drained");
+}
 
 int RunFlush(const Command& command) { return RunKeep(command, &AdminChannel::Flush, "flushed"); }
 
@@ -88,7 +106,10 @@ int RunVerify(const Command& command) {
         (*answer)["checked_bytes"] = end->checked_bytes;
         (*answer)["damaged_host_copies"] = end->damaged_host_copies;
         (*answer)["damaged_disk_copies"] = end->damaged_disk_copies;
+        (*answer)["damaged_gpu_copies"] = end->damaged_gpu_copies;
         (*answer)["unreadable_disk_copies"] = end->unreadable_disk_copies;
+        (*answer)["unreadable_gpu_copies"] = end->unreadable_gpu_copies;
+        (*answer)["kept_blocks"] = end->kept_blocks;
         return end->bad_copies() == 0 ? kExitOk : kExitFailed;
       });
 }
@@ -102,8 +123,10 @@ const Command kDrainCommand = {
     "what only their memory\n"
     "has to the disk tier, within --timeout (60s). What remains in memory only is said. Clients "
     "with a session go on\n"
-    "reading. Only a restart undoes it.\n\n  ibid drain --servers=10.0.0.1:7070 --timeout=5m\n",
-    {},
+    "reading. With --undo they are healthy again and take sessions and blocks.\n\n"
+    "  ibid drain --servers=10.0.0.1:7070 --timeout=5m\n"
+    "  ibid drain --servers=10.0.0.1:7070 --undo\n",
+    {"undo"},
     RunDrain};
 
 const Command kFlushCommand = {"flush",
@@ -114,10 +137,12 @@ const Command kFlushCommand = {"flush",
 
 const Command kVerifyCommand = {
     "verify",
-    "read all blocks again and drop damaged ones",
-    "Each server reads every copy of every block again, in memory and on disk, and drops the "
-    "blocks that do not match\n"
-    "their checksum. Exit code 4 when there were any. Interrupting it ends it on the server.\n\n"
+    "read all blocks again and remove damaged copies",
+    "Each server reads every copy of every block again, in every tier, and removes those that do "
+    "not match their checksum;\n"
+    "a block without a sound copy is dropped. Exit code 4 when there were any. Interrupting it "
+    "ends "
+    "it on the server.\n\n"
     "  ibid verify --mib_per_second=500\n",
     {"mib_per_second"},
     RunVerify};

@@ -71,6 +71,7 @@ ABSL_FLAG(ibid::cli::RepeatedText, stop, {},
 ABSL_FLAG(std::string, store, "rw", "use of the store: rw, ro, wo or off");
 ABSL_FLAG(bool, no_worker_cache, false, "do not reuse what the worker itself still has");
 
+ABSL_FLAG(bool, undo, false, "drain: serve and take blocks again");
 ABSL_FLAG(uint32_t, mib_per_second, 0, "most MiB a second that a server reads; 0: 256");
 
 ABSL_FLAG(std::string, priority, "must_stay",

@@ -36,6 +36,7 @@ ABSL_DECLARE_FLAG(uint32_t, block_tokens);
 ABSL_DECLARE_FLAG(bool, everything);
 ABSL_DECLARE_FLAG(bool, yes);
 
+ABSL_DECLARE_FLAG(bool, undo);
 ABSL_DECLARE_FLAG(uint32_t, mib_per_second);
 
 ABSL_DECLARE_FLAG(std::string, priority);

@@ -59,6 +59,10 @@ class EvictionTier {
   // Of `b`, in the tier or not, until it is set anew. `slot_pages` as in Insert.
   void SetPriority(EntryId b, KeepPriority priority, uint32_t slot_pages);
 
+  KeepPriority priority(EntryId b) const {
+    return lists_.Has(b) ? static_cast<KeepPriority>(lists_[b].priority) : KeepPriority::kNone;
+  }
+
   // The block of this priority that should leave next, of the first share to lose that has one, or
   // kNoEntry; it has no child in the tier. The caller either removes it, or calls PutBack once what
   // kept it is over. Lower priorities are to be asked for first: before that those of higher ones

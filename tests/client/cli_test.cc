@@ -215,6 +215,10 @@ TEST_F(CliTest, DrainAndFlushSayWhatIsOnlyInMemory) {
   const auto json = nlohmann::json::parse(Ibid({"drain", "--json"}).out);
   EXPECT_EQ(json["servers"][0]["remaining_blocks"], 4);
   EXPECT_TRUE(cluster_.server(0).is_draining());
+  const RunResult undone = Ibid({"drain", "--undo"});
+  EXPECT_EQ(undone.exit_code, 0) << undone.err;
+  EXPECT_THAT(undone.out, HasSubstr("takes blocks again"));
+  EXPECT_FALSE(cluster_.server(0).is_draining());
   for (const char* command : {"drain", "flush", "verify"}) {
     const RunResult nobody = Ibid({command, "--servers=127.0.0.1:1"}, false);
     EXPECT_EQ(nobody.exit_code, 3) << command;

@@ -39,7 +39,7 @@ class AdminTest : public ServerFixture {
   ServerOptions OnDemotion() {
     ServerOptions options = SmallServer();
     options.disk_dir = folder_ / "disk";
-    options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+    options.disk_bytes_max = ByteCount{uint64_t{128} << 20};
     options.disk_write = "on_demotion";
     return options;
   }
@@ -80,6 +80,23 @@ TEST_F(AdminTest, ADrainingServerKeepsItsBlocksTakesNothingNewAndServesOn) {
   const auto again = Admin()->Drain(kPatience);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->written_blocks, 0u);
+}
+
+TEST_F(AdminTest, AnUndrainedServerIsHealthyAndTakesSessionsAndBlocks) {
+  StartServer(OnDemotion());
+  const auto client = Connect(spec_);
+  EXPECT_TRUE(Admin()->Undrain(kPatience).ok()) << "nothing to undo";
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(Admin()->Drain(kPatience).ok());
+    EXPECT_TRUE(server->is_draining());
+    ASSERT_TRUE(Admin()->Undrain(kPatience).ok());
+    EXPECT_FALSE(server->is_draining());
+    EXPECT_THAT(HttpGet(server->http_port(), "/healthz"), HasSubstr("200"));
+    const SampleBlocks blocks = MakeBlocks(spec_, 2, /*first_token=*/1'000 * (round + 1));
+    EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
+    const auto channel = *CacheChannel::Create(server->address(), {});
+    EXPECT_TRUE(channel->OpenSession("late", kPatience, [](absl::Status) {}).ok());
+  }
 }
 
 TEST_F(AdminTest, AFlushWritesAndTheServerTakesMore) {
@@ -309,11 +326,11 @@ TEST_F(AdminTest, CallsFromAnotherAddressAreRefusedWithoutClientCertificates) {
   StartServer(options);
   const auto admin = Admin(absl::StrCat(outward, ":", server->port()));
   for (const absl::Status& status :
-       {admin->Drain(kPatience).status(), admin->Flush(kPatience).status(),
-        admin->Verify(0, kPatience, GoOn).status(), admin->Pin({}, kPatience).status(),
-        admin->Unpin(1, kPatience), admin->ListPins(kPatience).status(),
-        admin->SetQuota("", std::nullopt, kPatience), admin->ListQuotas(kPatience).status(),
-        admin->ReloadQuotas(kPatience)}) {
+       {admin->Drain(kPatience).status(), admin->Undrain(kPatience),
+        admin->Flush(kPatience).status(), admin->Verify(0, kPatience, GoOn).status(),
+        admin->Pin({}, kPatience).status(), admin->Unpin(1, kPatience),
+        admin->ListPins(kPatience).status(), admin->SetQuota("", std::nullopt, kPatience),
+        admin->ListQuotas(kPatience).status(), admin->ReloadQuotas(kPatience)}) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--tls_ca"));
   }

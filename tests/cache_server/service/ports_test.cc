@@ -63,7 +63,7 @@ TEST_F(PortsTest, ADiskInTroubleIsSaidInHealthAndMetricsAndHeals) {
   static ManualClock clock;  // outlives the server of the fixture
   ServerOptions options = SmallServer();
   options.disk_dir = folder / "disk";
-  options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+  options.disk_bytes_max = ByteCount{uint64_t{128} << 20};
   auto started = CacheServer::Start(options, &clock);
   ASSERT_TRUE(started.ok()) << started.status();
   server = *std::move(started);

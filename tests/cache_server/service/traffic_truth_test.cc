@@ -92,7 +92,7 @@ TEST_F(TrafficTruthTest, AfterARestartTheSameBlocksAreHitsOfTheDiskTier) {
   const TempFolder folder;
   ServerOptions options = SmallServer();
   options.disk_dir = folder / "disk";
-  options.disk_bytes_max = ByteCount{uint64_t{64} << 20};
+  options.disk_bytes_max = ByteCount{uint64_t{128} << 20};
   StartServer(options);
   {
     const auto client = Connect(spec_);

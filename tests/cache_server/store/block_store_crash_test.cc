@@ -24,7 +24,7 @@ BlockStoreOptions CrashOptions(const std::string& directory) {
   options.host_bytes_max = 64 * 4096;
   options.extent_bytes = 32 * 4096;
   options.disk_directory = directory;
-  options.disk_bytes_max = 512 * 4096;
+  options.disk_bytes_max = 512 * 4096 + options.disk_directory_bytes_reserve;
   return options;
 }
 

@@ -294,8 +294,37 @@ TEST_F(DiskTest, TheExtentFilesNeverExceedTheBudget) {
   }
   EXPECT_EQ(Disk().used_bytes, 67 * 4096u) << "and all of it is used";
   EXPECT_EQ(Disk().allocated_bytes, AllocatedBytesUnder(options_.disk_directory + "/extents"));
-  EXPECT_LE(AllocatedBytesUnder(options_.disk_directory), 67 * 4096u + (uint64_t{32} << 20))
+  EXPECT_LE(AllocatedBytesUnder(options_.disk_directory), options_.disk_bytes_max)
       << "with the directory";
+}
+
+// 33: what the directory needs beyond its reserve, it takes from the extents.
+TEST_F(DiskTest, ADirectoryThatGrowsMakesTheExtentsGiveWay) {
+  BlockStoreOptions options = WithDisk(64, 1'024, 16);
+  options.disk_bytes_max -= options.disk_directory_bytes_reserve;
+  options.disk_directory_bytes_reserve = uint64_t{128} << 10;
+  options.disk_bytes_max += options.disk_directory_bytes_reserve;
+  OpenStore(options);
+  PublishChain(ChainOf(ns_, 1, 10));
+  ASSERT_TRUE(Flush());
+  uint64_t allocated_most = 0;
+  for (uint32_t seed = 2; seed < 120; ++seed) {
+    PublishChain(ChainOf(ns_, seed, 50));
+    ASSERT_TRUE(Flush());
+    const BlockTierStats disk = Disk();
+    allocated_most = std::max(allocated_most, disk.allocated_bytes);
+    ASSERT_LE(disk.allocated_bytes + disk.directory_bytes, options.disk_bytes_max) << seed;
+    // What it grew by since it was measured is little.
+    ASSERT_LE(AllocatedBytesUnder(options.disk_directory), options.disk_bytes_max + (256 << 10));
+    ASSERT_EQ(disk.used_bytes, disk.blocks * 4096);
+  }
+  EXPECT_GT(allocated_most, Disk().allocated_bytes) << "the files of some extents are gone";
+  EXPECT_EQ(Disk().allocated_bytes, AllocatedBytesUnder(options.disk_directory + "/extents"));
+  EXPECT_GT(Disk().blocks, 100u);
+  EXPECT_EQ(Disk().state, "ok");
+  const uint64_t blocks = Disk().blocks;
+  Reopen();
+  EXPECT_EQ(Disk().blocks, blocks) << "no record names a block of a deleted file";
 }
 
 TEST_F(DiskTest, ASmallerBudgetAfterARestartIsKeptTo) {
@@ -303,12 +332,13 @@ TEST_F(DiskTest, ASmallerBudgetAfterARestartIsKeptTo) {
   PublishChain(ChainOf(ns_, 1, 64));
   ASSERT_TRUE(Flush());
   EXPECT_EQ(Disk().blocks, 64u);
-  options_.disk_bytes_max = 24 * 4096;  // one and a half extents
+  options_.disk_bytes_max =
+      24 * 4096 + options_.disk_directory_bytes_reserve;  // one and a half extents
   Reopen();
   ASSERT_TRUE(Flush());
   EXPECT_EQ(Disk().blocks, 24u);
   EXPECT_LE(AllocatedBytesUnder(options_.disk_directory + "/extents"), 24 * 4096u);
-  options_.disk_bytes_max = 64 * 4096;
+  options_.disk_bytes_max = 64 * 4096 + options_.disk_directory_bytes_reserve;
   Reopen();
   EXPECT_EQ(Disk().blocks, 24u) << "the records of the others are gone too";
   PublishChain(ChainOf(ns_, 2, 30));

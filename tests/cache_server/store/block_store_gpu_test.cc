@@ -7,6 +7,7 @@
 #include "cache_server/gpu_tier.h"
 #include "core/device_memory.h"
 #include "core/mutex.h"
+#include "tests/cache_server/store/faulty_extent_io.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
@@ -17,6 +18,7 @@ class DeviceFaults {
  public:
   std::atomic<bool> reads_fail{false};
   std::atomic<bool> writes_fail{false};
+  std::atomic<int> reads_to_flip{0};  // the next ones have a bit flipped
 
   // Copies out of the device wait until Release.
   void HoldReads() { reads_held_ = true; }
@@ -61,6 +63,13 @@ class FaultyDeviceMemory final : public DeviceMemory {
   }
   void CopyToHost(Stream stream, uint64_t offset, MutableByteView to, Done done) override {
     if (faults_.reads_fail) return done(absl::UnavailableError("the device is gone"));
+    if (faults_.reads_to_flip > 0) {
+      --faults_.reads_to_flip;
+      done = [to, done = std::move(done)](absl::Status status) {
+        to[100] ^= std::byte{1};
+        done(std::move(status));
+      };
+    }
     faults_.BeginRead([this, stream, offset, to, done = std::move(done)] {
       device_->CopyToHost(stream, offset, to, done);
     });
@@ -96,7 +105,6 @@ class GpuTest : public StoreFixture {
 
   // A request that finds the chain: what it finds is a candidate for the gpu tier.
   void Ask(const std::vector<ChainLink>& chain) {
-    EXPECT_TRUE(Flush());  // a block that is being written to disk is passed over
     MatchOptions options;
     options.lease = true;
     const auto match = store_->Match(session_, ns_, KeysOf(chain), options);
@@ -104,6 +112,19 @@ class GpuTest : public StoreFixture {
     const LeaseId lease = match->lease;
     EXPECT_TRUE(Flush());
     if (lease.value != 0) store_->ReleaseLeases(session_, {&lease, 1});
+  }
+  VerifyReport Verify() {
+    const auto report = store_->Verify(0, [](const VerifyReport&) { return true; });
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.ok() ? *report : VerifyReport{};
+  }
+  // Nothing tells when, so this looks again until it is so. False after ten seconds.
+  template <typename Condition>
+  static bool Becomes(const Condition& condition) {
+    const SteadyClock clock;
+    const absl::Time until = clock.Now() + absl::Seconds(10);
+    while (!condition() && clock.Now() < until) std::this_thread::yield();
+    return condition();
   }
   BlockTierStats Gpu() { return TierOf(store_->stats(), "gpu"); }
   MatchResult Probe(const std::vector<ChainLink>& chain) {
@@ -300,6 +321,177 @@ TEST_F(GpuTest, BlocksOfAnotherSizeFindRoomWhereTheFirstSizeHasTakenAll) {
     ASSERT_TRUE(Flush());
   }
   EXPECT_GT(store_->Match({}, large_ns, KeysOf(large), {})->gpu_blocks, 0u);
+}
+
+TEST_F(GpuTest, AVerifyReadsTheCopiesOfTheGpuTierToo) {
+  OpenStore(WithGpu(WithDisk(16, 64, 8), 8));
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  const auto report = Verify();
+  EXPECT_EQ(report.copies, 12u);
+  EXPECT_EQ(report.checked_copies, 12u);
+  EXPECT_EQ(report.bad_copies(), 0u);
+
+  faults_.reads_to_flip = 1;
+  const auto damaged = Verify();
+  EXPECT_EQ(damaged.damaged_gpu_copies, 1u);
+  EXPECT_EQ(damaged.bad_copies(), 1u);
+  EXPECT_EQ(damaged.kept_blocks, 1u);
+  EXPECT_EQ(Gpu().blocks, 3u);
+  EXPECT_EQ(Gpu().used_bytes, 3u * 4096);
+  ExpectServed(chain, "host");
+  Ask(chain);  // and it may come back
+  EXPECT_EQ(Gpu().blocks, 4u);
+}
+
+TEST_F(GpuTest, AVerifyDropsABlockWhoseOnlyCopyIsDamagedInTheGpuTier) {
+  BlockStoreOptions options = WithGpu(HostOnly(8, 8), 8);
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  PublishChain(ChainOf(ns_, 2, 8));
+  ASSERT_EQ(Host().blocks, 8u);
+  ASSERT_EQ(Probe(chain).host_blocks, 0u);
+  faults_.reads_fail = true;
+  const auto report = Verify();
+  EXPECT_EQ(report.unreadable_gpu_copies, 4u);
+  EXPECT_EQ(report.kept_blocks, 0u);
+  EXPECT_EQ(Matched(chain), 0u);
+  EXPECT_EQ(Gpu().blocks, 0u);
+  EXPECT_EQ(Host().blocks, 8u);
+}
+
+TEST_F(GpuTest, AFlushWritesToDiskWhatOnlyTheGpuTierHas) {
+  BlockStoreOptions options = WithGpu(WithDisk(8, 64, 8), 8);
+  options.disk_write = DiskWriteMode::kOnDemotion;
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  PublishChain(ChainOf(ns_, 2, 8));
+  ASSERT_TRUE(Flush());
+  ASSERT_EQ(Probe(chain).gpu_blocks, 4u);
+  ASSERT_EQ(Probe(chain).host_blocks, 0u);
+  const uint64_t demoted = Disk().blocks;  // ahead of need
+  ASSERT_LT(demoted, 4u);
+
+  const KeepResult kept = store_->KeepOnDisk(absl::Seconds(30));
+  EXPECT_EQ(kept.remaining_blocks, 0u);
+  EXPECT_EQ(kept.written_blocks, 12 - demoted);
+  EXPECT_EQ(Disk().blocks, 12u);
+  EXPECT_EQ(Probe(chain).gpu_blocks, 4u) << "copies in memory stay";
+  EXPECT_EQ(store_->stats().pinned_bytes, 0u);
+  Reopen();
+  EXPECT_EQ(Matched(chain), 4u);
+  ExpectServed(chain, "disk");
+}
+
+TEST_F(GpuTest, AFlushSaysWhatADeviceDoesNotGiveBack) {
+  BlockStoreOptions options = WithGpu(WithDisk(8, 64, 8), 8);
+  options.disk_write = DiskWriteMode::kOnDemotion;
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 4);
+  PublishChain(chain);
+  Ask(chain);
+  PublishChain(ChainOf(ns_, 2, 8));
+  ASSERT_TRUE(Flush());
+  const uint64_t demoted = Disk().blocks;
+  ASSERT_LT(demoted, 4u);
+  faults_.reads_fail = true;
+  const KeepResult kept = store_->KeepOnDisk(absl::Seconds(30));
+  EXPECT_EQ(kept.written_blocks, 8u);
+  EXPECT_EQ(kept.remaining_blocks, 4 - demoted);
+  EXPECT_EQ(Host().used_bytes, Host().blocks * 4096);
+}
+
+TEST_F(GpuTest, PinnedBlocksStayInTheGpuTierAheadOfOthers) {
+  BlockStoreOptions options = WithGpu(HostOnly(64, 8), 8);
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto system_prompt = ChainOf(ns_, 1, 4);
+  PublishChain(system_prompt);
+  Ask(system_prompt);
+  ASSERT_TRUE(store_->Pin(PinId{1}, ns_, KeysOf(system_prompt), {KeepPriority::kMustStay}).ok());
+  for (uint32_t seed = 2; seed < 8; ++seed) {
+    const auto other = ChainOf(ns_, seed, 4);
+    PublishChain(other);
+    Ask(other);
+    EXPECT_EQ(Probe(other).gpu_blocks, 4u) << seed;
+    EXPECT_EQ(Probe(system_prompt).gpu_blocks, 4u) << seed;
+  }
+  EXPECT_EQ(Gpu().kept_bytes, 4u * 4096);
+  // Pinned first, copied up later: the same.
+  ASSERT_TRUE(store_->Unpin(PinId{1}).ok());
+  EXPECT_EQ(Gpu().kept_bytes, 0u);
+  const auto second_prompt = ChainOf(ns_, 9, 4);
+  PublishChain(second_prompt);
+  ASSERT_TRUE(store_->Pin(PinId{2}, ns_, KeysOf(second_prompt), {KeepPriority::kLow}).ok());
+  Ask(second_prompt);
+  for (uint32_t seed = 2; seed < 6; ++seed) Ask(ChainOf(ns_, seed, 4));
+  EXPECT_EQ(Probe(second_prompt).gpu_blocks, 4u);
+  EXPECT_EQ(Probe(system_prompt).gpu_blocks, 0u) << "unpinned, it is like all others";
+}
+
+TEST_F(GpuTest, AGpuTierFullOfPinnedBlocksTakesNoOthersAndLosesNothing) {
+  OpenStore(WithGpu(HostOnly(64, 8), 4));
+  const auto pinned = ChainOf(ns_, 1, 4);
+  PublishChain(pinned);
+  ASSERT_TRUE(store_->Pin(PinId{1}, ns_, KeysOf(pinned), {KeepPriority::kHigh}).ok());
+  Ask(pinned);
+  const auto other = ChainOf(ns_, 2, 4);
+  PublishChain(other);
+  Ask(other);
+  EXPECT_EQ(Probe(pinned).gpu_blocks, 4u);
+  EXPECT_EQ(Probe(other).gpu_blocks, 0u);
+  ExpectServed(other, "host");
+}
+
+TEST_F(GpuTest, ABlockThatIsBeingWrittenToDiskIsCopiedUp) {
+  const auto disk_faults = std::make_shared<DiskFaults>();
+  BlockStoreOptions options = WithGpu(WithDisk(16, 64, 8), 8);
+  options.wrap_extent_io = [&](std::unique_ptr<ExtentIo> real) {
+    return std::make_unique<FaultyExtentIo>(std::move(real), disk_faults);
+  };
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 4);
+  disk_faults->writes_stall = true;
+  PublishChain(chain);
+  ASSERT_TRUE(Becomes([&] { return disk_faults->writes_count > 0; }));
+  MatchOptions match;
+  match.lease = true;
+  ASSERT_TRUE(store_->Match(session_, ns_, KeysOf(chain), match).ok());
+  EXPECT_TRUE(Becomes([this] { return Gpu().blocks == 4; }));
+  EXPECT_EQ(Disk().blocks, 0u);
+  disk_faults->writes_stall = false;
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Disk().blocks, 4u);
+  EXPECT_EQ(Probe(chain).gpu_blocks, 4u);
+}
+
+// The host tier is held to the last slot: then the gpu tier keeps the last copy that it has, and
+// the other block is content with the one in memory.
+TEST_F(GpuTest, ALastCopyIsNotGivenUpForASecondOneOfAnotherBlock) {
+  BlockStoreOptions options = WithGpu(HostOnly(8, 8), 4);
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto first = ChainOf(ns_, 1, 4);
+  PublishChain(first);
+  Ask(first);
+  const auto second = ChainOf(ns_, 2, 8);
+  PublishChain(second);
+  ASSERT_EQ(Probe(first).host_blocks, 0u);
+  MatchOptions match;
+  match.lease = true;
+  ASSERT_EQ(store_->Match(session_, ns_, KeysOf(second), match)->matched_count, 8u);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Matched(first), 4u);
+  EXPECT_EQ(Probe(first).gpu_blocks, 4u);
+  EXPECT_EQ(Probe(second).gpu_blocks, 0u);
 }
 
 // Publishes, requests, reads and drops from several threads over three small tiers: every block

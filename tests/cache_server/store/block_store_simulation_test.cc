@@ -44,7 +44,7 @@ class Simulation {
     options_.disk_write = random_() % 2 == 0 ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;
     if (has_disk) {
       options_.disk_directory = temp_.path() + "/tier";
-      options_.disk_bytes_max = 160 * 4096;
+      options_.disk_bytes_max = 160 * 4096 + options_.disk_directory_bytes_reserve;
       options_.wrap_extent_io = [this](std::unique_ptr<ExtentIo> real) {
         return std::make_unique<FaultyExtentIo>(std::move(real), faults_);
       };
@@ -433,7 +433,8 @@ class Simulation {
               stats.missed_blocks + TierOf(stats, "host").hits + TierOf(stats, "disk").hits);
     ASSERT_LE(TierOf(stats, "host").used_bytes, options_.host_bytes_max);
     ASSERT_LE(TierOf(stats, "disk").used_bytes, options_.disk_bytes_max);
-    ASSERT_LE(TierOf(stats, "disk").allocated_bytes, options_.disk_bytes_max);
+    ASSERT_LE(TierOf(stats, "disk").allocated_bytes + TierOf(stats, "disk").directory_bytes,
+              options_.disk_bytes_max);
     if (leases_.empty() && readers_.empty()) {
       ASSERT_EQ(stats.pinned_bytes, 0u) << "step " << step_;
     }

@@ -144,7 +144,7 @@ TEST(BlockStoreStress, ManyThreadsOnTwoSmallTiers) {
   options.host_bytes_max = 64 * 4096;
   options.extent_bytes = 16 * 4096;
   options.disk_directory = temp.path() + "/tier";
-  options.disk_bytes_max = 192 * 4096;
+  options.disk_bytes_max = 192 * 4096 + options.disk_directory_bytes_reserve;
   Stress(options).Run();
 }
 
@@ -154,7 +154,7 @@ TEST(BlockStoreStress, ManyThreadsOnThreeTiersWhileQuotasComeAndGo) {
   options.host_bytes_max = 64 * 4096;
   options.extent_bytes = 16 * 4096;
   options.disk_directory = temp.path() + "/tier";
-  options.disk_bytes_max = 192 * 4096;
+  options.disk_bytes_max = 192 * 4096 + options.disk_directory_bytes_reserve;
   options.create_gpu_memory = [] {
     return CreateHostDeviceMemory(32 * 4096, GpuTier::kStreamsCount);
   };
@@ -167,7 +167,7 @@ TEST(BlockStoreStress, ManyThreadsThatDemote) {
   options.host_bytes_max = 64 * 4096;
   options.extent_bytes = 16 * 4096;
   options.disk_directory = temp.path() + "/tier";
-  options.disk_bytes_max = 192 * 4096;
+  options.disk_bytes_max = 192 * 4096 + options.disk_directory_bytes_reserve;
   options.disk_write = DiskWriteMode::kOnDemotion;
   Stress(options).Run();
 }

@@ -45,30 +45,91 @@ TEST_F(VerifyTest, AVerifyOfSoundBlocksReadsBothCopiesOfEachAndChangesNothing) {
   EXPECT_EQ(store_->stats().requested_blocks, 0u);
 }
 
-// 1: whatever rotted is a miss before anybody asks for it.
-TEST_F(VerifyTest, DamagedCopiesOfBothTiersAreFoundCountedAndDropped) {
+// 1: whatever rotted is gone before anybody asks for it, and nothing else.
+TEST_F(VerifyTest, ADamagedCopyLeavesAndTheSoundOneOfTheBlockStays) {
   OpenStore(Options(DiskWriteMode::kThrough));
   const auto chain = ChainOf(ns_, 1, 20);
   PublishChain(chain);
   ASSERT_TRUE(Flush());
   SpoilInHost(chain[19].key);
+  const auto report = store_->Verify(0, GoOn);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->damaged_host_copies, 1u);
+  EXPECT_EQ(report->bad_copies(), 1u);
+  EXPECT_EQ(report->kept_blocks, 1u);
+  EXPECT_EQ(Host().blocks, 19u);
+  EXPECT_EQ(Host().used_bytes, 19u * 4096);
+  EXPECT_EQ(Disk().blocks, 20u);
+  EXPECT_EQ(store_->stats().corrupt_blocks, 1u);
+  EXPECT_EQ(Matched(chain), 20u);
+  const auto ref = AcquireOne(chain[19].key);
+  ASSERT_TRUE(ref.ok()) << ref.status();
+  EXPECT_EQ(ref->tier(), "disk");
+  EXPECT_TRUE(HasRightBytes(*ref, chain[19].key));
+}
+
+TEST_F(VerifyTest, ADamagedDiskCopyLeavesForGoodAndTheBlockCanBeWrittenAgain) {
+  OpenStore(Options(DiskWriteMode::kThrough));
+  const auto chain = ChainOf(ns_, 1, 20);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  faults_->reads_to_flip = 1;
+  const auto report = store_->Verify(0, GoOn);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->damaged_disk_copies, 1u);
+  EXPECT_EQ(report->kept_blocks, 1u);
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Host().blocks, 20u);
+  EXPECT_EQ(Disk().blocks, 19u);
+  EXPECT_EQ(Disk().used_bytes, 19u * 4096) << "its slot is free";
+  EXPECT_EQ(store_->KeepOnDisk(absl::Seconds(30)).written_blocks, 1u);
+  Reopen();
+  EXPECT_EQ(Disk().blocks, 20u);
+  const auto again = store_->Verify(0, GoOn);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->bad_copies(), 0u);
+  EXPECT_EQ(Matched(chain), 20u);
+}
+
+TEST_F(VerifyTest, ABlockWithoutASoundCopyIsDropped) {
+  OpenStore(Options(DiskWriteMode::kThrough));
+  const auto chain = ChainOf(ns_, 1, 1);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  SpoilInHost(chain[0].key);
   faults_->reads_to_flip = 1;
   const auto report = store_->Verify(0, GoOn);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->damaged_host_copies, 1u);
   EXPECT_EQ(report->damaged_disk_copies, 1u);
-  EXPECT_EQ(report->unreadable_disk_copies, 0u);
-  const uint64_t left = Host().blocks;
-  EXPECT_GE(left, 18u);  // both may have been of one block
-  EXPECT_LE(left, 19u);
-  EXPECT_EQ(store_->stats().corrupt_blocks, 20 - left);
-  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[19].key).status()));
+  EXPECT_EQ(report->kept_blocks, 0u);
+  EXPECT_EQ(store_->stats().corrupt_blocks, 1u);
+  EXPECT_TRUE(absl::IsNotFound(AcquireOne(chain[0].key).status()));
   ASSERT_TRUE(Flush());
   Reopen();  // and it does not come back
-  EXPECT_EQ(Disk().blocks, left);
-  const auto again = store_->Verify(0, GoOn);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->bad_copies(), 0u);
+  EXPECT_EQ(Disk().blocks, 0u);
+}
+
+// Its reader looks at the damaged bytes: they cannot be given away under it, and nobody else is to
+// find them.
+TEST_F(VerifyTest, ADamagedBlockThatIsBeingReadIsDropped) {
+  OpenStore(Options(DiskWriteMode::kThrough));
+  const auto chain = ChainOf(ns_, 1, 2);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  SpoilInHost(chain[1].key);
+  {
+    const auto reader = AcquireOne(chain[1].key);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const auto report = store_->Verify(0, GoOn);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->damaged_host_copies, 1u);
+    EXPECT_EQ(report->kept_blocks, 0u);
+    EXPECT_EQ(Matched(chain), 1u);
+  }
+  ASSERT_TRUE(Flush());
+  EXPECT_EQ(Host().blocks, 1u);
+  EXPECT_EQ(Disk().blocks, 1u);
 }
 
 TEST_F(VerifyTest, ADownTierEndsTheVerifyAndCostsOnlyTheBlocksThatWereTried) {
@@ -157,7 +218,7 @@ TEST_F(VerifyTest, WithoutADiskTierEverythingRemains) {
   EXPECT_EQ(kept.remaining_blocks, 5u);
 }
 
-TEST_F(VerifyTest, AStoreThatRefusesBlocksStillCommitsWhatWasReservedAndServes) {
+TEST_F(VerifyTest, AStoreThatRefusesBlocksCommitsWhatWasReservedServesAndCanTakeBlocksAgain) {
   OpenStore(HostOnly(64, 16));
   const auto chain = ChainOf(ns_, 1, 3);
   ASSERT_TRUE(PublishOne(chain[0]).ok());
@@ -171,6 +232,9 @@ TEST_F(VerifyTest, AStoreThatRefusesBlocksStillCommitsWhatWasReservedAndServes) 
   EXPECT_TRUE(CommitFilled(*std::move(reservation), chain[1].key).ok());
   EXPECT_EQ(Matched(chain), 2u);
   EXPECT_TRUE(AcquireOne(chain[0].key).ok());
+  store_->TakeBlocks();
+  EXPECT_TRUE(PublishOne(chain[2]).ok());
+  EXPECT_EQ(Matched(chain), 3u);
 }
 
 }  // namespace

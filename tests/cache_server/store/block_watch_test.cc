@@ -567,7 +567,7 @@ TEST(BlockWatchConvergence, OnTwoSmallTiers) {
     options.host_bytes_max = 64 * 4096;
     options.extent_bytes = 16 * 4096;
     options.disk_directory = temp.path() + "/tier";
-    options.disk_bytes_max = 192 * 4096;
+    options.disk_bytes_max = 192 * 4096 + options.disk_directory_bytes_reserve;
     options.disk_write = mode;
     Convergence(options).Run();
   }

@@ -29,6 +29,27 @@ TEST(ExtentIo, ReadsBackWhatWasWritten) {
   EXPECT_EQ(*io->List(), std::vector<uint32_t>{3});
 }
 
+TEST(ExtentIo, PartsLieOneBehindTheOther) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  constexpr size_t kParts = 600;  // more than one call of the system takes
+  ASSERT_TRUE(io->Prepare(0, (kParts + 1) * kPageBytes).ok());
+  HostMemory memory = *HostMemory::CreatePrivate(kParts * kPageBytes);
+  std::vector<ByteView> parts;
+  for (size_t i = 0; i < kParts; ++i) {
+    // Backwards in memory, so that no call sees them as one piece.
+    const MutableByteView part = memory.view().subspan((kParts - 1 - i) * kPageBytes, kPageBytes);
+    std::fill(part.begin(), part.end(), static_cast<std::byte>(i % 251));
+    parts.push_back(part);
+  }
+  ASSERT_TRUE(io->WriteParts(0, kPageBytes, parts).ok());
+  HostMemory back = *HostMemory::CreatePrivate(kPageBytes);
+  for (size_t i = 0; i < kParts; ++i) {
+    ASSERT_TRUE(io->Read(0, (i + 1) * kPageBytes, back.view()).ok());
+    ASSERT_EQ(Checksum(back.view()), Checksum(parts[i])) << i;
+  }
+}
+
 // The flags of this process's open file `path`; nothing when it is not open.
 std::optional<int> OpenFlagsOf(const std::string& path) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

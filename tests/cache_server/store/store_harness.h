@@ -196,7 +196,7 @@ class StoreFixture : public ::testing::Test {
   BlockStoreOptions WithDisk(size_t host_pages, size_t disk_pages, size_t extent_pages) {
     BlockStoreOptions options = HostOnly(host_pages, extent_pages);
     options.disk_directory = directory_.path() + "/tier";
-    options.disk_bytes_max = disk_pages * 4096;
+    options.disk_bytes_max = disk_pages * 4096 + options.disk_directory_bytes_reserve;
     return options;
   }
 

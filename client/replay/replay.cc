@@ -157,9 +157,7 @@ absl::StatusOr<ReplayResult> ReplayTrace(const Trace& trace, absl::string_view p
     return absl::InvalidArgumentError("a capacity of no blocks; give one of a block or more");
   }
   if (policy_name == kMinPolicy) return ReplayMin(trace, capacity_blocks);
-  // Only to check the name.
-  BlockLists lists;
-  IBID_RETURN_IF_ERROR(MakeEvictionPolicy(policy_name, lists).status());
+  IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(policy_name));
   return TierReplay(trace, policy_name, capacity_blocks).Run();
 }
 

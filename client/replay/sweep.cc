@@ -96,9 +96,7 @@ absl::Status SweepOptions::Validate() const {
   if (capacities.empty()) return absl::InvalidArgumentError("no capacity; give one, as 0.05");
   if (policies.empty()) return absl::InvalidArgumentError("no policy; give one, as lru");
   for (const std::string& policy : policies) {
-    if (IsBound(policy)) continue;
-    BlockLists lists;
-    IBID_RETURN_IF_ERROR(MakeEvictionPolicy(policy, lists).status());
+    if (!IsBound(policy)) IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(policy));
   }
   if (bytes_per_token > kBytesPerTokenMax) {
     return absl::InvalidArgumentError(

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/eviction/block_lists.h"
@@ -77,7 +78,10 @@ class EvictionPolicy {
 // The names that MakeEvictionPolicy knows, the default first.
 std::span<const absl::string_view> EvictionPolicyNames();
 
-// `lists` must outlive the policy. Errors: InvalidArgument (unknown name; says which there are).
+// Errors: InvalidArgument (unknown name; says which there are).
+absl::Status CheckEvictionPolicyName(absl::string_view name);
+
+// `lists` must outlive the policy. Errors: those of CheckEvictionPolicyName.
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(absl::string_view name,
                                                                    BlockLists& lists);
 

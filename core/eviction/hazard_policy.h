@@ -122,7 +122,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   BlockLists& lists_;
   ReuseRates rates_;
-  GhostRing ghosts_;
+  GhostRing ghosts_{/*places_max=*/1};  // until a lookup tells how large a block is
   std::vector<Segment> segments_;
   std::vector<Request> requests_;
   SegmentId free_segment_ = kNone;  // linked by `older`

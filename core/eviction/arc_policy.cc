@@ -29,7 +29,7 @@ void ArcPolicy::Leave(EntryId b) {
   if (lists_.PlaceOf(b) == Place::kPolicy) lists_.Unlink(list_[lists_[b].word], b, Place::kTaken);
 }
 
-void ArcPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void ArcPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   UseEach(lists_, chain);
 }
 

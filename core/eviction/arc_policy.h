@@ -15,7 +15,7 @@ class ArcPolicy final : public EvictionPolicy {
   explicit ArcPolicy(BlockLists& lists) : lists_(lists) {}
 
   void SetCapacity(uint64_t blocks) override;
-  void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) override;
+  void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) override;
   void OnInsert(EntryId b, const BlockTraits& traits) override;
   void OnUse(EntryId b) override;
   void OnRemove(EntryId b, const LeavingBlock& leaving) override;

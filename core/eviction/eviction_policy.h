@@ -28,6 +28,14 @@ struct ChainBlock {
   EntryId id = kNoEntry;     // kNoEntry: the owner has no entry of it
 };
 
+// What is known of the keys of a lookup.
+struct LookupTraits {
+  uint32_t block_tokens = 0;    // as in BlockTraits
+  uint32_t first_position = 0;  // of the first key in its chain; the asker has the blocks before it
+  // Other servers are asked for the rest of the chain, in which these keys may leave gaps.
+  bool is_part = false;
+};
+
 // What is known of a block when it comes into a tier.
 struct BlockTraits {
   uint64_t fingerprint = 0;
@@ -52,10 +60,9 @@ class EvictionPolicy {
   // it is 0.
   virtual void SetCapacity(uint64_t blocks) = 0;
 
-  // A request asks for `chain`, from block 0 or from wherever this server's part of it starts.
-  // Those in the tier are used, last to first; the rest are not there (an id may be of a block of
-  // another tier). Taken blocks are candidates again. `block_tokens` as in BlockTraits.
-  virtual void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) = 0;
+  // A request asks for `chain`. Those in the tier are used, last to first; the rest are not there
+  // (an id may be of a block of another tier). Taken blocks are candidates again.
+  virtual void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) = 0;
   // `b` came into the tier and is a candidate. REQUIRES: it is in no list.
   virtual void OnInsert(EntryId b, const BlockTraits& traits) = 0;
   // `b` was used on its own. A taken block is a candidate again. REQUIRES: OnInsert was called.

@@ -23,7 +23,7 @@ void S3FifoPolicy::SetCapacity(uint64_t blocks) {
   ghosts_.ShrinkTo(ghosts_max_);
 }
 
-void S3FifoPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void S3FifoPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   UseEach(lists_, chain);
 }
 

@@ -1,11 +1,9 @@
 #include "cache_server/block_store_options.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "cache_server/extent_allocator.h"
 #include "core/eviction/block_owners.h"
@@ -39,11 +37,7 @@ absl::Status BlockStoreOptions::Validate() const {
     return Invalid("disk_directory_bytes_reserve", o.disk_directory_bytes_reserve,
                    "must leave at least 4 KiB of disk_bytes_max");
   }
-  const auto policies = EvictionPolicyNames();
-  if (std::find(policies.begin(), policies.end(), o.eviction_policy) == policies.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction_policy \"", o.eviction_policy, "\": use one of ", absl::StrJoin(policies, ", ")));
-  }
+  IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(o.eviction_policy));
   const std::pair<absl::string_view, uint64_t> counts[] = {
       {"io_threads_count", o.io_threads_count},
       {"sessions_max", o.sessions_max},

@@ -17,6 +17,8 @@
 namespace ibid {
 namespace {
 
+constexpr uint64_t kPositionsMax = UINT32_MAX;
+
 absl::StatusOr<ShardChain> ShardOf(const std::string& namespace_id, const std::string& keys) {
   ShardChain shard;
   IBID_ASSIGN_OR_RETURN(shard.ns.digest, DigestFromBytes(namespace_id, "namespace_id"));
@@ -71,9 +73,17 @@ class MatchCall final : public grpc::ServerUnaryReactor {
     if (context_->IsCancelled()) return End(absl::CancelledError("Match: nobody waits"));
     absl::StatusOr<std::vector<ShardChain>> shards = ShardsOf(request);
     if (!shards.ok()) return End(shards.status());
+    if (uint64_t{request.first_position()} + shards->front().keys.size() > kPositionsMax) {
+      return End(absl::InvalidArgumentError(
+          absl::StrCat("Match: first_position=", request.first_position(), " with ",
+                       shards->front().keys.size(), " keys: a chain has no such position")));
+    }
     MatchOptions options;
     options.lease = request.lease();
     options.lease_id = LeaseId{request.lease_id()};
+    options.first_position = request.first_position();
+    options.is_part = request.is_part();
+    options.is_repeat = request.is_repeat();
     options.wait_pending = std::min(absl::Milliseconds(request.wait_pending_ms()), kWaitPendingMax);
     // gRPC tells of the end of a call only after the handler, which calls this, has returned.
     wait_ = state_->store

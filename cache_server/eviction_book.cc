@@ -173,10 +173,11 @@ void EvictionBook::Use(EntryId b) {
   for (const auto& tier : tiers_) tier->Use(b);
 }
 
-void EvictionBook::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner) {
+void EvictionBook::Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits,
+                          OwnerId owner) {
   for (const auto& tier : tiers_) {
     MutexLock lock(mutex_);
-    tier->Lookup(chain, block_tokens, owner);
+    tier->Lookup(chain, traits, owner);
   }
 }
 

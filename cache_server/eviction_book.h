@@ -47,7 +47,8 @@ class EvictionBook {
   // `b` was used on its own: a use counts in every tier that has the block.
   void Use(EntryId b);
   // A request asks for `chain`, of blocks of `owner`; so do its uses. O(keys).
-  void Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner = kNobody);
+  void Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits,
+              OwnerId owner = kNobody);
 
   // The quotas of all owners, by OwnerId; those beyond its end have none. Of several calls the one
   // with the highest `version` holds. True: there are blocks to be moved to where they now belong.

@@ -28,6 +28,11 @@ struct MatchOptions {
   bool lease = false;  // needs a session
   LeaseId lease_id;    // that it shall have; 0: any
   absl::Duration wait_pending = absl::ZeroDuration();
+  // The request was counted, as a lookup and as demand, when it asked first.
+  bool is_repeat = false;
+  // For the eviction policy: see LookupTraits.
+  uint32_t first_position = 0;
+  bool is_part = false;
 };
 
 struct MatchResult {

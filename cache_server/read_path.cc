@@ -165,8 +165,10 @@ absl::StatusOr<MatchResult> ReadPath::MatchNow(SessionId session, std::span<cons
   std::vector<HeldBlocks> blocks;
   MatchResult result = Scan(shards, &blocks);
   for (size_t i = 0; i < shards.size(); ++i) {
-    CountLookup(shards[i], blocks[i].ids);
-    parts_.demand.Count(shards[i].ns->id, shards[i].keys, result.matched_count);
+    if (!options.is_repeat) {
+      CountLookup(shards[i], blocks[i].ids, options);
+      parts_.demand.Count(shards[i].ns->id, shards[i].keys, result.matched_count);
+    }
     if (mover_ != nullptr) mover_->Offer(blocks[i].ids, shards[i].keys);
   }
   if (result.matched_count == 0) return result;
@@ -180,13 +182,18 @@ absl::StatusOr<MatchResult> ReadPath::MatchNow(SessionId session, std::span<cons
 }
 
 // One use of what was found, and a sign of what will be published.
-void ReadPath::CountLookup(const ShardView& shard, std::span<const EntryId> found) {
+void ReadPath::CountLookup(const ShardView& shard, std::span<const EntryId> found,
+                           const MatchOptions& options) {
   std::vector<ChainBlock> blocks(shard.keys.size());
   for (size_t i = 0; i < shard.keys.size(); ++i) {
     blocks[i].fingerprint = parts_.book.FingerprintOf(shard.keys[i]);
     if (i < found.size()) blocks[i].id = found[i];
   }
-  parts_.book.Lookup(blocks, shard.ns->layout.block_tokens, shard.ns->owner());
+  LookupTraits traits;
+  traits.block_tokens = shard.ns->layout.block_tokens;
+  traits.first_position = options.first_position;
+  traits.is_part = options.is_part;
+  parts_.book.Lookup(blocks, traits, shard.ns->owner());
 }
 
 ReadPath::Found ReadPath::Look(const NamespaceInfo& ns, const BlockKey& key, bool is_disk_readable,

@@ -81,7 +81,8 @@ class ReadPath {
   // held once more and listed under its shard.
   MatchResult Scan(std::span<const ShardView> shards, std::vector<HeldBlocks>* held);
   static Found InAllOf(std::span<const std::vector<Found>> found, size_t i);
-  void CountLookup(const ShardView& shard, std::span<const EntryId> found);
+  void CountLookup(const ShardView& shard, std::span<const EntryId> found,
+                   const MatchOptions& options);
   // Parks the wait at the next pending block, or answers it.
   void GoOn(std::unique_ptr<MatchWait> wait);
   void Answer(std::unique_ptr<MatchWait> wait);

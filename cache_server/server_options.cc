@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cache_server/gpu_tier.h"
 #include "core/check.h"
 #include "core/device_memory.h"
@@ -115,11 +114,7 @@ absl::Status ServerOptions::Validate() const {
   if (!DiskWriteModeOf(disk_write).has_value()) {
     return Wrong("disk_write", disk_write, "use through, on_demotion or on_second_use");
   }
-  const auto policies = EvictionPolicyNames();
-  if (std::find(policies.begin(), policies.end(), eviction_policy) == policies.end()) {
-    return Wrong("eviction_policy", eviction_policy,
-                 absl::StrCat("use one of ", absl::StrJoin(policies, ", ")));
-  }
+  IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(eviction_policy));
   if (must_stay_percent_max > 100) {
     return Wrong("must_stay_percent_max", absl::StrCat(must_stay_percent_max), "use 0 to 100");
   }

@@ -105,6 +105,7 @@ struct MatchCallOptions {
   bool lease = true;
   absl::Duration timeout = absl::InfiniteDuration();  // the smaller of this and match_timeout
   absl::Duration wait_pending = absl::ZeroDuration();
+  bool is_repeat = false;  // the same request asks again, after it waited: it counts once
 };
 
 struct PublishCallOptions {

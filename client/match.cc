@@ -25,6 +25,7 @@ struct ClientImpl::MatchQuery {
   std::optional<uint32_t> namespace_index;  // none: it is not open, a probe
   bool lease = false;
   absl::Duration wait_pending;
+  bool is_repeat = false;
   absl::Time deadline;
 };
 
@@ -33,6 +34,7 @@ struct ClientImpl::MatchPart {
   uint16_t server = 0;
   std::vector<uint32_t> positions;  // in the chain, ascending
   std::vector<BlockKey> keys;
+  uint32_t first_position = 0;  // of the first key, in the whole chain
   absl::Status status;
   uint32_t matched_count = 0, pending_count = 0, host_blocks = 0, disk_blocks = 0;
   std::shared_ptr<HeldLease> lease;
@@ -99,6 +101,7 @@ std::vector<ClientImpl::MatchPart> ClientImpl::SplitForMatch(std::span<const Cha
       part = static_cast<int>(parts.size());
       parts.emplace_back();
       parts.back().server = placed[i];
+      parts.back().first_position = chain[i].position;
     }
     parts[part].positions.push_back(i);
     parts[part].keys.push_back(chain[i].key);
@@ -114,6 +117,9 @@ void ClientImpl::MatchOnServer(const MatchQuery& query, MatchPart* part) {
     match.ns = query.ns;
     match.lease = query.lease;
     if (query.lease) match.lease_id = RandomId();
+    match.is_repeat = query.is_repeat;
+    match.first_position = part->first_position;
+    match.is_part = links_.size() > 1;
     match.wait_pending = std::min(query.wait_pending, call.timeout * kWaitShare);
     const absl::StatusOr<MatchReply> reply = call.channel->Match(match, part->keys, call.timeout);
     if (!query.namespace_index.has_value() && absl::IsFailedPrecondition(reply.status())) {
@@ -163,7 +169,7 @@ PrefixMatch ClientImpl::Match(const NamespaceHandle& ns, std::span<const ChainLi
                               const MatchCallOptions& options) {
   PrefixMatch match =
       MatchOne(ns, chain, options, DeadlineIn(options.timeout, options_.match_timeout));
-  if (metrics_.matched_blocks != nullptr) {
+  if (metrics_.matched_blocks != nullptr && !options.is_repeat) {
     const uint32_t stored = match.blocks_count();
     metrics_.matched_blocks->Increment(stored);
     metrics_.unmatched_blocks->Increment(static_cast<double>(chain.size()) - stored);
@@ -178,6 +184,7 @@ PrefixMatch ClientImpl::MatchOne(const NamespaceHandle& ns, std::span<const Chai
   query.namespace_index = ns.index;
   query.lease = options.lease;
   query.wait_pending = options.wait_pending;
+  query.is_repeat = options.is_repeat;
   query.deadline = deadline;
   std::vector<MatchPart> parts = RunMatch(query, chain);
 

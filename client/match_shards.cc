@@ -29,7 +29,7 @@ std::vector<PrefixMatch> ClientImpl::MatchShards(std::span<const ShardLinks> sha
   std::vector<PrefixMatch> matches = links_.size() == 1 && keys_count <= options_.match_keys_max
                                          ? MatchShardsAtOnce(shards, options, deadline)
                                          : MatchShardsApart(shards, options, deadline);
-  if (metrics_.matched_blocks != nullptr) {
+  if (metrics_.matched_blocks != nullptr && !options.is_repeat) {
     const double stored = matches[0].blocks_count() * static_cast<double>(shards.size());
     metrics_.matched_blocks->Increment(stored);
     metrics_.unmatched_blocks->Increment(static_cast<double>(keys_count) - stored);
@@ -58,6 +58,8 @@ std::vector<PrefixMatch> ClientImpl::MatchShardsAtOnce(std::span<const ShardLink
         match.session_id = call.session->session_id();
         match.lease = options.lease;
         if (options.lease) match.lease_id = RandomId();
+        match.is_repeat = options.is_repeat;
+        if (!shards[0].links.empty()) match.first_position = shards[0].links[0].position;
         match.wait_pending = std::min(options.wait_pending, call.timeout * kWaitShare);
         const absl::StatusOr<MatchReply> reply =
             call.channel->MatchShards(match, asked, call.timeout);
@@ -109,7 +111,7 @@ std::vector<PrefixMatch> ClientImpl::MatchShardsApart(std::span<const ShardLinks
     known = std::min(known, match.blocks_count() + match.pending_count());
     is_complete = is_complete && match.is_complete();
   }
-  if (options.lease) matches = match_all(stored, {.lease = true});
+  if (options.lease) matches = match_all(stored, {.lease = true, .is_repeat = options.is_repeat});
   // What left between the two shortens the prefix of all.
   for (const PrefixMatch& match : matches) stored = std::min(stored, match.blocks_count());
   for (PrefixMatch& match : matches) {

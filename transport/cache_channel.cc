@@ -249,6 +249,9 @@ class GrpcCacheChannel final : public CacheChannel {
     request->set_session_id(call.session_id);
     request->set_lease(call.lease);
     request->set_lease_id(call.lease_id);
+    request->set_is_repeat(call.is_repeat);
+    request->set_first_position(call.first_position);
+    request->set_is_part(call.is_part);
     const absl::Duration wait =
         std::clamp(call.wait_pending, absl::ZeroDuration(), kWaitPendingMax);
     request->set_wait_pending_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(wait)));

@@ -37,7 +37,10 @@ struct MatchCall {
   NamespaceId ns;
   bool lease = false;
   absl::Duration wait_pending = absl::ZeroDuration();  // within the call's timeout
-  uint64_t lease_id = 0;  // that it shall have: random; 0: the server chooses
+  uint64_t lease_id = 0;        // that it shall have: random; 0: the server chooses
+  bool is_repeat = false;       // of a request that was counted when it asked first
+  uint32_t first_position = 0;  // of the first key in its chain
+  bool is_part = false;         // other servers are asked for other keys of the chain
 };
 
 struct MatchReply {

@@ -91,6 +91,10 @@ ABSL_FLAG(uint64_t, bytes_per_token, 0,
 ABSL_FLAG(std::string, layout, "",
           "layout of the blocks as `ibid status --worker=...` prints it, for the bytes of a token");
 ABSL_FLAG(std::string, plot, "", "SVG file to draw the ratios into");
+ABSL_FLAG(uint32_t, split_tokens, 0,
+          "cut the trace's blocks into blocks of so many tokens, as a store has them");
+ABSL_FLAG(uint32_t, servers_count, 1,
+          "servers that share each capacity, with the blocks placed as the client places them");
 
 ABSL_FLAG(std::string, tenant, "", "tenant whose quota is set; empty: clients that name none");
 // --default: see CommandLineSpec.

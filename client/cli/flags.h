@@ -73,3 +73,5 @@ ABSL_DECLARE_FLAG(bool, sweep);
 ABSL_DECLARE_FLAG(uint64_t, bytes_per_token);
 ABSL_DECLARE_FLAG(std::string, layout);
 ABSL_DECLARE_FLAG(std::string, plot);
+ABSL_DECLARE_FLAG(uint32_t, split_tokens);
+ABSL_DECLARE_FLAG(uint32_t, servers_count);

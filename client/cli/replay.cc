@@ -51,8 +51,17 @@ absl::StatusOr<SweepOptions> OptionsOfFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--plot=", plot, ": give a name that ends in .svg"));
   }
+  options.servers_count = absl::GetFlag(FLAGS_servers_count);
   IBID_RETURN_IF_ERROR(options.Validate());
   return options;
+}
+
+absl::StatusOr<Trace> TraceOf(const std::string& path) {
+  const uint32_t block_tokens = absl::GetFlag(FLAGS_block_tokens);
+  IBID_ASSIGN_OR_RETURN(Trace trace,
+                        ReadTrace(path, block_tokens == 0 ? kTraceBlockTokens : block_tokens));
+  if (!IsGiven("split_tokens")) return trace;
+  return SplitBlocks(trace, absl::GetFlag(FLAGS_split_tokens));
 }
 
 bool WriteFile(const std::string& path, const std::string& text) {
@@ -66,11 +75,9 @@ int RunReplay(const Command& command) {
   if (Operands().empty()) return FailUsage(command, "give a trace file: ibid replay TRACE.jsonl");
   const absl::StatusOr<SweepOptions> options = OptionsOfFlags();
   if (!options.ok()) return FailUsage(command, options.status().message());
-  const uint32_t block_tokens = absl::GetFlag(FLAGS_block_tokens);
   std::vector<Trace> traces;
   for (const std::string& path : Operands()) {
-    absl::StatusOr<Trace> trace =
-        ReadTrace(path, block_tokens == 0 ? kTraceBlockTokens : block_tokens);
+    absl::StatusOr<Trace> trace = TraceOf(path);
     if (!trace.ok()) return FailUsage(command, trace.status().message());
     traces.push_back(*std::move(trace));
   }
@@ -101,8 +108,10 @@ const Command kReplayCommand = {
     "Asks no server.\n\n"
     "  ibid replay conversation_trace.jsonl\n"
     "  ibid replay *.jsonl --capacities=256GiB,1TiB --bytes_per_token=131072\n"
-    "  ibid replay *.jsonl --sweep --plot=replay.svg\n",
-    {"policies", "capacities", "sweep", "block_tokens", "bytes_per_token", "layout", "plot"},
+    "  ibid replay *.jsonl --sweep --plot=replay.svg\n"
+    "  ibid replay *.jsonl --split_tokens=16 --servers_count=4 --policies=hazard,lru\n",
+    {"policies", "capacities", "sweep", "block_tokens", "split_tokens", "servers_count",
+     "bytes_per_token", "layout", "plot"},
     RunReplay,
     /*is_local=*/true,
     /*takes_operands=*/true};

@@ -1,6 +1,7 @@
 #include "client/replay/replay.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <tuple>
 
@@ -28,9 +29,14 @@ size_t LeadingCount(std::span<const EntryId> chain, IsThere is_there) {
 
 class TierReplay {
  public:
-  TierReplay(const Trace& trace, absl::string_view policy_name, uint64_t capacity_blocks)
-      : trace_(trace), capacity_blocks_(capacity_blocks), tier_(policy_name) {
-    tier_.SetCapacity(capacity_blocks);
+  TierReplay(const Trace& trace, absl::string_view policy_name, uint64_t capacity_blocks,
+             uint32_t servers_count)
+      : trace_(trace), server_of_(trace.blocks_count()) {
+    for (uint32_t i = 0; i < servers_count; ++i) {
+      servers_.push_back(std::make_unique<Server>(policy_name));
+      servers_[i]->capacity_blocks = std::max<uint64_t>(1, capacity_blocks / servers_count);
+      servers_[i]->tier.SetCapacity(servers_[i]->capacity_blocks);
+    }
   }
 
   ReplayResult Run() {
@@ -39,50 +45,102 @@ class TierReplay {
   }
 
  private:
+  struct Server {
+    explicit Server(absl::string_view policy_name) : tier(policy_name) {}
+    EvictionTier tier;
+    uint64_t capacity_blocks = 0;
+    uint64_t held_blocks = 0;
+    std::vector<ChainBlock> keys;     // of the request that is served
+    std::vector<uint32_t> positions;  // of them
+  };
+
   void Serve(const TraceRequest& request) {
     const auto chain = trace_.ChainOf(request);
-    Count(trace_, request, LeadingCount(chain, [&](EntryId b) { return tier_.contains(b); }),
-          &result_);
-    keys_.clear();
-    for (const EntryId b : chain) {
-      keys_.push_back({trace_.fingerprints[b], tier_.contains(b) ? b : kNoEntry});
+    Place(chain);
+    const auto is_there = [&](EntryId b) { return ServerOf(b).tier.contains(b); };
+    Count(trace_, request, LeadingCount(chain, is_there), &result_);
+    Server& first = ServerOf(chain[0]);
+    const uint32_t end = LookUp(first, chain, static_cast<uint32_t>(chain.size()));
+    for (const auto& server : servers_) {
+      if (server.get() != &first) LookUp(*server, chain, end);
     }
-    tier_.Lookup(keys_, trace_.block_tokens);
     for (uint32_t i = 0; i < chain.size(); ++i) {
-      if (tier_.contains(chain[i])) continue;
-      Put(chain[i], i, /*is_tail=*/i + 1 == chain.size() && trace_.HasTail(request));
+      if (is_there(chain[i])) continue;
+      Put(chain, i, /*is_tail=*/i + 1 == chain.size() && trace_.HasTail(request));
     }
-    while (held_blocks_ > capacity_blocks_) Evict();
+    for (const auto& server : servers_) {
+      while (server->held_blocks > server->capacity_blocks) Evict(*server);
+    }
   }
 
-  void Put(EntryId b, uint32_t position, bool is_tail) {
+  Server& ServerOf(EntryId b) { return *servers_[server_of_[b]]; }
+
+  // A group lies where its first block's fingerprint says.
+  void Place(std::span<const EntryId> chain) {
+    for (const auto& server : servers_) {
+      server->keys.clear();
+      server->positions.clear();
+    }
+    for (uint32_t i = 0; i < chain.size(); ++i) {
+      const EntryId first = chain[i - i % kReplayGroupBlocks];
+      server_of_[chain[i]] = static_cast<uint16_t>(trace_.fingerprints[first] % servers_.size());
+      ServerOf(chain[i]).positions.push_back(i);
+    }
+  }
+
+  // Asks for the server's blocks of the chain before `end`. Returns where the first of them is that
+  // it lacks, or the chain's length.
+  uint32_t LookUp(Server& server, std::span<const EntryId> chain, uint32_t end) {
+    auto first_miss = static_cast<uint32_t>(chain.size());
+    for (const uint32_t i : server.positions) {
+      if (i >= end) break;
+      const bool is_found = i < first_miss && server.tier.contains(chain[i]);
+      if (!is_found) first_miss = std::min(first_miss, i);
+      server.keys.push_back({trace_.fingerprints[chain[i]], is_found ? chain[i] : kNoEntry});
+    }
+    if (server.keys.empty()) return first_miss;
+    LookupTraits traits;
+    traits.block_tokens = trace_.block_tokens;
+    traits.first_position = server.positions.front();
+    traits.is_part = servers_.size() > 1;
+    server.tier.Lookup(server.keys, traits);
+    return first_miss;
+  }
+
+  // The parent, if it is the same server's.
+  EntryId ParentOf(EntryId b) const {
+    const EntryId parent = trace_.parents[b];
+    return parent == kNoEntry || server_of_[parent] != server_of_[b] ? kNoEntry : parent;
+  }
+
+  void Put(std::span<const EntryId> chain, uint32_t position, bool is_tail) {
+    const EntryId b = chain[position];
+    Server& server = ServerOf(b);
     BlockTraits traits;
     traits.fingerprint = trace_.fingerprints[b];
-    traits.parent = trace_.parents[b];
+    traits.parent = ParentOf(b);
     traits.position = position;
     traits.block_tokens = trace_.block_tokens;
     traits.is_tail = is_tail;
-    tier_.Insert(b, traits.parent);
-    tier_.Admit(b, traits);
-    ++held_blocks_;
+    server.tier.Insert(b, traits.parent);
+    server.tier.Admit(b, traits);
+    ++server.held_blocks;
   }
 
-  void Evict() {
-    const EntryId victim = tier_.TakeVictim();
+  void Evict(Server& server) {
+    const EntryId victim = server.tier.TakeVictim();
     IBID_CHECK(victim != kNoEntry) << "a full tier has no leaf";
     LeavingBlock leaving;
     leaving.fingerprint = trace_.fingerprints[victim];
     leaving.is_eviction = true;
-    tier_.Remove(victim, trace_.parents[victim], leaving);
-    --held_blocks_;
+    server.tier.Remove(victim, ParentOf(victim), leaving);
+    --server.held_blocks;
     ++result_.evicted_blocks;
   }
 
   const Trace& trace_;
-  const uint64_t capacity_blocks_;
-  EvictionTier tier_;
-  std::vector<ChainBlock> keys_;  // of the request that is served
-  uint64_t held_blocks_ = 0;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<uint16_t> server_of_;  // by block
   ReplayResult result_;
 };
 
@@ -151,16 +209,15 @@ double ReplayResult::token_hit_ratio() const { return Ratio(hit_tokens, input_to
 double ReplayResult::block_hit_ratio() const { return Ratio(hit_blocks, asked_blocks); }
 
 absl::StatusOr<ReplayResult> ReplayTrace(const Trace& trace, absl::string_view policy_name,
-                                         uint64_t capacity_blocks) {
+                                         uint64_t capacity_blocks, uint32_t servers_count) {
+  IBID_CHECK(servers_count > 0 && servers_count <= kReplayServersMax);
   if (policy_name == kInfinitePolicy) return ReplayInfinite(trace);
   if (capacity_blocks == 0) {
     return absl::InvalidArgumentError("a capacity of no blocks; give one of a block or more");
   }
   if (policy_name == kMinPolicy) return ReplayMin(trace, capacity_blocks);
-  // Only to check the name.
-  BlockLists lists;
-  IBID_RETURN_IF_ERROR(MakeEvictionPolicy(policy_name, lists).status());
-  return TierReplay(trace, policy_name, capacity_blocks).Run();
+  IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(policy_name));
+  return TierReplay(trace, policy_name, capacity_blocks, servers_count).Run();
 }
 
 uint64_t CapacityBlocks(const Trace& trace, double fraction) {

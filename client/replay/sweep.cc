@@ -52,12 +52,14 @@ absl::StatusOr<SweepRow> MakeRow(const Trace& trace, const Capacity& capacity,
   return row;
 }
 
-void Replay(std::span<const Trace> traces, size_t threads_count, std::vector<SweepRow>* rows) {
+void Replay(std::span<const Trace> traces, uint32_t servers_count, size_t threads_count,
+            std::vector<SweepRow>* rows) {
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i = next++; i < rows->size(); i = next++) {
       SweepRow& row = (*rows)[i];
-      const auto result = ReplayTrace(traces[row.trace_index], row.policy, row.capacity_blocks);
+      const auto result =
+          ReplayTrace(traces[row.trace_index], row.policy, row.capacity_blocks, servers_count);
       IBID_CHECK(result.ok()) << result.status().ToString();
       row.result = *result;
     }
@@ -96,13 +98,15 @@ absl::Status SweepOptions::Validate() const {
   if (capacities.empty()) return absl::InvalidArgumentError("no capacity; give one, as 0.05");
   if (policies.empty()) return absl::InvalidArgumentError("no policy; give one, as lru");
   for (const std::string& policy : policies) {
-    if (IsBound(policy)) continue;
-    BlockLists lists;
-    IBID_RETURN_IF_ERROR(MakeEvictionPolicy(policy, lists).status());
+    if (!IsBound(policy)) IBID_RETURN_IF_ERROR(CheckEvictionPolicyName(policy));
   }
   if (bytes_per_token > kBytesPerTokenMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("bytes_per_token=", bytes_per_token, ": use at most ", kBytesPerTokenMax));
+  }
+  if (servers_count == 0 || servers_count > kReplayServersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers_count=", servers_count, ": use 1 to ", kReplayServersMax));
   }
   const bool has_bytes = std::any_of(capacities.begin(), capacities.end(),
                                      [](const Capacity& c) { return c.fraction == 0; });
@@ -154,7 +158,7 @@ absl::StatusOr<std::vector<SweepRow>> RunSweep(std::span<const Trace> traces,
     }
   }
   const size_t processors = std::max(1u, std::thread::hardware_concurrency());
-  Replay(traces, std::min(processors, options.threads_max), &rows);
+  Replay(traces, options.servers_count, std::min(processors, options.threads_max), &rows);
   return rows;
 }
 

@@ -27,10 +27,11 @@ struct SweepOptions {
   std::vector<std::string> policies;  // the bounds are added if they are not there
   std::vector<Capacity> capacities;
   uint64_t bytes_per_token = 0;  // 0: unknown
+  uint32_t servers_count = 1;    // that share each capacity: see ReplayTrace
   size_t threads_max = 8;
 
   // Errors: InvalidArgument (no policy or capacity, unknown policy, capacity in bytes without
-  // bytes_per_token, or that of more than 16 MiB).
+  // bytes_per_token, or that of more than 16 MiB; servers_count).
   absl::Status Validate() const;
 };
 

@@ -169,6 +169,52 @@ absl::StatusOr<Trace> ParseTrace(std::istream& lines, absl::string_view name,
   return trace;
 }
 
+absl::StatusOr<Trace> SplitBlocks(const Trace& trace, uint32_t block_tokens) {
+  if (block_tokens == 0 || trace.block_tokens % block_tokens != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "blocks of ", trace.block_tokens, " tokens cannot be cut into blocks of ", block_tokens));
+  }
+  const uint32_t pieces_max = trace.block_tokens / block_tokens;
+  if (trace.chains.size() > kTraceBlocksMax / pieces_max) {
+    return LimitReached(absl::StrCat(trace.name, ": has too many blocks of ", block_tokens,
+                                     " tokens; cut it into several traces"),
+                        "kTraceBlocksMax", kTraceBlocksMax);
+  }
+  std::vector<uint32_t> pieces(trace.blocks_count(), pieces_max);
+  for (const TraceRequest& request : trace.requests) {
+    if (request.blocks_count == 0) continue;
+    const uint32_t before = (request.blocks_count - 1) * trace.block_tokens;
+    const uint32_t own = (request.input_tokens - before + block_tokens - 1) / block_tokens;
+    uint32_t& count = pieces[trace.ChainOf(request).back()];
+    count = std::min(count, own);
+  }
+  Trace split;
+  split.name = trace.name;
+  split.block_tokens = block_tokens;
+  split.input_tokens = trace.input_tokens;
+  std::vector<EntryId> first(trace.blocks_count(), kNoEntry);  // piece of a block
+  for (const TraceRequest& request : trace.requests) {
+    TraceRequest cut = request;
+    cut.chain_begin = split.chains.size();
+    EntryId parent = kNoEntry;
+    for (const EntryId b : trace.ChainOf(request)) {
+      const bool is_new = first[b] == kNoEntry;
+      if (is_new) first[b] = static_cast<EntryId>(split.parents.size());
+      for (uint32_t i = 0; i < pieces[b]; ++i) {
+        split.chains.push_back(first[b] + i);
+        if (is_new) {
+          split.parents.push_back(parent);
+          split.fingerprints.push_back(Mix(trace.fingerprints[b] + i));
+        }
+        parent = first[b] + i;
+      }
+    }
+    cut.blocks_count = static_cast<uint32_t>(split.chains.size() - cut.chain_begin);
+    split.requests.push_back(cut);
+  }
+  return split;
+}
+
 absl::StatusOr<Trace> ReadTrace(const std::string& path, uint32_t block_tokens) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {

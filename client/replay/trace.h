@@ -55,5 +55,10 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, uint32_t block_tokens);
 // The same from a stream; `name` stands for the file in errors and in the result.
 absl::StatusOr<Trace> ParseTrace(std::istream& lines, absl::string_view name,
                                  uint32_t block_tokens);
+// The same requests with each block cut into blocks of `block_tokens` tokens. A block that is the
+// last of some request ends where the shortest such request ends.
+// Errors: InvalidArgument (the trace's blocks are no multiple), ResourceExhausted
+// (kTraceBlocksMax).
+absl::StatusOr<Trace> SplitBlocks(const Trace& trace, uint32_t block_tokens);
 
 }  // namespace ibid

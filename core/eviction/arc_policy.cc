@@ -21,7 +21,7 @@ void ArcPolicy::SetCapacity(uint64_t blocks) {
 
 void ArcPolicy::TrimGhosts() {
   ghosts_[kOnce].ShrinkTo(Excess(capacity_blocks_, blocks_count_[kOnce]));
-  const uint64_t others = blocks_count_[kOnce] + blocks_count_[kAgain] + ghosts_[kOnce].size();
+  const uint64_t others = blocks_count_[kOnce] + blocks_count_[kAgain] + ghosts_[kOnce].count();
   ghosts_[kAgain].ShrinkTo(Excess(2 * capacity_blocks_, others));
 }
 
@@ -29,18 +29,18 @@ void ArcPolicy::Leave(EntryId b) {
   if (lists_.PlaceOf(b) == Place::kPolicy) lists_.Unlink(list_[lists_[b].word], b, Place::kTaken);
 }
 
-void ArcPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void ArcPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   UseEach(lists_, chain);
 }
 
 void ArcPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
-  const double once_ghosts = static_cast<double>(ghosts_[kOnce].size());
-  const double again_ghosts = static_cast<double>(ghosts_[kAgain].size());
+  const double once_ghosts = static_cast<double>(ghosts_[kOnce].count());
+  const double again_ghosts = static_cast<double>(ghosts_[kAgain].count());
   Kind kind = kAgain;
-  if (ghosts_[kOnce].Remove(traits.fingerprint)) {
+  if (ghosts_[kOnce].EraseIfThere(traits.fingerprint)) {
     once_target_ = std::min(static_cast<double>(capacity_blocks_),
                             once_target_ + std::max(1.0, again_ghosts / once_ghosts));
-  } else if (ghosts_[kAgain].Remove(traits.fingerprint)) {
+  } else if (ghosts_[kAgain].EraseIfThere(traits.fingerprint)) {
     once_target_ = std::max(0.0, once_target_ - std::max(1.0, once_ghosts / again_ghosts));
   } else {
     kind = kOnce;
@@ -64,7 +64,8 @@ void ArcPolicy::OnRemove(EntryId b, const LeavingBlock& leaving) {
   const uint32_t kind = lists_[b].word;
   --blocks_count_[kind];
   if (!leaving.is_eviction) return;
-  ghosts_[kind].Push(leaving.fingerprint);
+  (void)ghosts_[kind].EraseIfThere(leaving.fingerprint);  // of another block that shares it
+  (void)ghosts_[kind].Insert(leaving.fingerprint, 0);
   TrimGhosts();
 }
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/eviction/eviction_policy.h"
-#include "core/eviction/ghost_queue.h"
+#include "core/eviction/ghost_ring.h"
 
 namespace ibid {
 
@@ -15,7 +15,7 @@ class ArcPolicy final : public EvictionPolicy {
   explicit ArcPolicy(BlockLists& lists) : lists_(lists) {}
 
   void SetCapacity(uint64_t blocks) override;
-  void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) override;
+  void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) override;
   void OnInsert(EntryId b, const BlockTraits& traits) override;
   void OnUse(EntryId b) override;
   void OnRemove(EntryId b, const LeavingBlock& leaving) override;
@@ -31,7 +31,7 @@ class ArcPolicy final : public EvictionPolicy {
   BlockLists& lists_;
   BlockList list_[2];              // by Kind; T1 and T2 of the paper
   uint64_t blocks_count_[2] = {};  // of the tier, whether or not they are in a list
-  GhostQueue ghosts_[2];           // B1 and B2
+  GhostRing ghosts_[2];            // B1 and B2
   uint64_t capacity_blocks_ = 0;
   double once_target_ = 0;  // how many blocks used once should stay; p of the paper
 };

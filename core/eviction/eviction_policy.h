@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/eviction/block_lists.h"
@@ -25,6 +26,14 @@ namespace ibid {
 struct ChainBlock {
   uint64_t fingerprint = 0;  // FingerprintOf(key): recognises a block that was here before
   EntryId id = kNoEntry;     // kNoEntry: the owner has no entry of it
+};
+
+// What is known of the keys of a lookup.
+struct LookupTraits {
+  uint32_t block_tokens = 0;    // as in BlockTraits
+  uint32_t first_position = 0;  // of the first key in its chain; the asker has the blocks before it
+  // Other servers are asked for the rest of the chain, in which these keys may leave gaps.
+  bool is_part = false;
 };
 
 // What is known of a block when it comes into a tier.
@@ -51,10 +60,9 @@ class EvictionPolicy {
   // it is 0.
   virtual void SetCapacity(uint64_t blocks) = 0;
 
-  // A request asks for `chain`, from block 0 or from wherever this server's part of it starts.
-  // Those in the tier are used, last to first; the rest are not there (an id may be of a block of
-  // another tier). Taken blocks are candidates again. `block_tokens` as in BlockTraits.
-  virtual void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) = 0;
+  // A request asks for `chain`. Those in the tier are used, last to first; the rest are not there
+  // (an id may be of a block of another tier). Taken blocks are candidates again.
+  virtual void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) = 0;
   // `b` came into the tier and is a candidate. REQUIRES: it is in no list.
   virtual void OnInsert(EntryId b, const BlockTraits& traits) = 0;
   // `b` was used on its own. A taken block is a candidate again. REQUIRES: OnInsert was called.
@@ -77,7 +85,10 @@ class EvictionPolicy {
 // The names that MakeEvictionPolicy knows, the default first.
 std::span<const absl::string_view> EvictionPolicyNames();
 
-// `lists` must outlive the policy. Errors: InvalidArgument (unknown name; says which there are).
+// Errors: InvalidArgument (unknown name; says which there are).
+absl::Status CheckEvictionPolicyName(absl::string_view name);
+
+// `lists` must outlive the policy. Errors: those of CheckEvictionPolicyName.
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(absl::string_view name,
                                                                    BlockLists& lists);
 

@@ -69,12 +69,12 @@ void EvictionShare::SetPriority(EntryId b, KeepPriority priority) {
   if (was_kept_back) policy_->PutBack(b);
 }
 
-void EvictionShare::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void EvictionShare::Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   for (size_t i = 0; i < chain.size(); ++i) {
     if (i + kPrefetchDistance < chain.size()) lists_.Prefetch(chain[i + kPrefetchDistance].id);
     EndKeptBack(chain[i].id);
   }
-  policy_->OnLookup(chain, block_tokens);
+  policy_->OnLookup(chain, traits);
 }
 
 void EvictionShare::Use(EntryId b) {

@@ -39,7 +39,7 @@ class EvictionShare {
   // `b` leaves the share, and its place is kOutside. REQUIRES: it is in the tier.
   void Remove(EntryId b, const LeavingBlock& leaving);
   // As in EvictionTier, of blocks in the share.
-  void Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens);
+  void Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits);
   void Use(EntryId b);
   void SetPriority(EntryId b, KeepPriority priority);
   EntryId TakeVictim(KeepPriority priority = KeepPriority::kNone);

@@ -201,12 +201,13 @@ std::span<const ChainBlock> EvictionTier::OnlyOf(const EvictionShare& share,
   return masked->empty() ? chain : std::span<const ChainBlock>(*masked);
 }
 
-void EvictionTier::Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner) {
+void EvictionTier::Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits,
+                          OwnerId owner) {
   if (!has_had_blocks_) return;  // there is nothing to use, and nothing to learn yet
   EvictionShare& share = ShareFor(owner);
   std::vector<ChainBlock> masked;
   if (has_own_shares()) chain = OnlyOf(share, chain, &masked);
-  share.Lookup(chain, block_tokens);
+  share.Lookup(chain, traits);
 }
 
 void EvictionTier::Use(EntryId b) { ShareOf(b).Use(b); }

@@ -50,7 +50,8 @@ class EvictionTier {
   // REQUIRES: Insert was called; Admit was not. Does nothing when `b` has left meanwhile.
   void Admit(EntryId b, const BlockTraits& traits);
   // A request asks for `chain`, of blocks of `owner`; see EvictionPolicy::OnLookup.
-  void Lookup(std::span<const ChainBlock> chain, uint32_t block_tokens, OwnerId owner = kNobody);
+  void Lookup(std::span<const ChainBlock> chain, const LookupTraits& traits,
+              OwnerId owner = kNobody);
   // `b` was used on its own. Does nothing when it is not there, or was not admitted.
   void Use(EntryId b);
   // `b` has left the tier; `parent` and the slot as in Insert. Does nothing when it is not there.

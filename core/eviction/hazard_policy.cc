@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "core/check.h"
@@ -34,6 +35,7 @@ constexpr double kRefreshUnitsMin = 16;
 constexpr double kHalfLifeUnits = 60'000;
 constexpr size_t kPrefetchDistance = 12;
 constexpr int kTailClass = ReuseRates::kClassesCount - 1;
+constexpr int kAgeOnlyClass = 0;
 
 double UnitsOf(uint32_t block_tokens) { return block_tokens / kUnitTokens; }
 
@@ -116,11 +118,14 @@ HazardPolicy::RequestId HazardPolicy::RequestOf(const BlockTraits& traits) {
 }
 
 HazardPolicy::RequestType HazardPolicy::TypeOf(std::span<const ChainBlock> chain,
-                                               uint32_t found_count, double unit) const {
-  if (found_count * unit <= kSharedRootMax) return RequestType::kFirst;
+                                               uint32_t found_count, double unit,
+                                               uint32_t first_position) const {
+  const uint32_t found_end = first_position + found_count;
+  if (found_end * unit <= kSharedRootMax) return RequestType::kFirst;
+  if (found_count == 0) return RequestType::kBranch;
   const Known last = Find(chain[found_count - 1], unit);
   const uint32_t owner_count = requests_[segments_[last.segment].request].blocks_count;
-  if ((static_cast<double>(owner_count) - found_count) * unit > kOwnerShortfallMax) {
+  if ((static_cast<double>(owner_count) - found_end) * unit > kOwnerShortfallMax) {
     return RequestType::kBranch;
   }
   const double new_units = static_cast<double>(chain.size() - found_count) * unit;
@@ -148,8 +153,10 @@ HazardPolicy::SegmentId HazardPolicy::SegmentFor(RequestId request_id, Kind kind
   segment.request = request_id;
   segment.kind = kind;
   segment.unit = unit;
-  segment.block_class = static_cast<uint8_t>(
-      kind == Kind::kTail ? kTailClass : 2 * static_cast<int>(request.type) + k);
+  const int learned_class = 2 * static_cast<int>(request.type) + k;
+  segment.block_class = static_cast<uint8_t>(kind == Kind::kTail ? kTailClass
+                                             : orders_by_age_    ? kAgeOnlyClass
+                                                                 : learned_class);
   LinkYoungest(id);
   request.segments[k] = id;
   ++request.refs_count;
@@ -295,8 +302,15 @@ void HazardPolicy::LinkYoungest(SegmentId id) {
   all.last = id;
 }
 
+void HazardPolicy::CountLookup(bool is_part) {
+  ++lookups_count_;
+  parts_count_ += is_part ? 1 : 0;
+}
+
 void HazardPolicy::RefreshIfDue() {
   if (now_ < refresh_at_) return;
+  orders_by_age_ = 2 * uint64_t{parts_count_} > lookups_count_;
+  lookups_count_ = parts_count_ = 0;
   const double every = std::max(kRefreshUnitsMin, capacity_units_ * kRefreshShare);
   refresh_at_ = now_ + every;
   rates_.Decay(every, kHalfLifeUnits);
@@ -307,6 +321,7 @@ void HazardPolicy::RefreshIfDue() {
 void HazardPolicy::RankAll() {
   constexpr int kAges = ReuseRates::kAgesCount;
   std::sort(order_.begin(), order_.end(), [this](uint16_t a, uint16_t b) {
+    if (orders_by_age_ && a % kAges != b % kAges) return a % kAges > b % kAges;
     return rates_.index(a / kAges, a % kAges) < rates_.index(b / kAges, b % kAges);
   });
   for (uint16_t rank = 0; rank < order_.size(); ++rank) {
@@ -319,24 +334,25 @@ void HazardPolicy::RankAll() {
 
 // ---- What the owner calls
 
-void HazardPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void HazardPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   if (chain.empty()) return;
-  const double unit = UnitsOf(block_tokens);
+  const double unit = UnitsOf(traits.block_tokens);
   capacity_units_ = static_cast<double>(capacity_blocks_) * unit;
   ghosts_.RaiseLimit(static_cast<uint32_t>(
       std::max(kGhostUnitsMin, kGhostsFactor * capacity_units_) / std::max(1.0, unit)));
   AdvanceAges();
+  CountLookup(traits.is_part);
   RefreshIfDue();
   uint32_t found_count = static_cast<uint32_t>(chain.size());
   while (found_count > 0 && Find(chain[found_count - 1], unit).segment == kNone) {
     --found_count;
   }
-  const RequestType type = TypeOf(chain, found_count, unit);
+  const RequestType type = TypeOf(chain, found_count, unit, traits.first_position);
   const RequestId request_id = NewRequest();
   Request& request = requests_[request_id];
   request.type = type;
-  request.blocks_count = static_cast<uint32_t>(chain.size());
-  request.found_count = found_count;
+  request.blocks_count = traits.first_position + static_cast<uint32_t>(chain.size());
+  request.found_count = traits.first_position + found_count;
   ++request.refs_count;
   UseFound(chain.first(found_count), unit, request_id);
   const auto missing = std::find_if(
@@ -384,6 +400,14 @@ void HazardPolicy::UseFound(std::span<const ChainBlock> found, double unit, Requ
   count_moved();
 }
 
+// Groups whose parents are on other servers. Where a chain's start is missing nobody looks up the
+// rest, so that these are what tells the time.
+void HazardPolicy::CountOrphan(double unit) {
+  const double before = now_;
+  now_ += unit;
+  if (std::floor(now_) > std::floor(before)) AdvanceAges();
+}
+
 void HazardPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
   const double unit = UnitsOf(traits.block_tokens);
   const RequestId request_id = RequestOf(traits);
@@ -393,6 +417,7 @@ void HazardPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
     request.blocks_count = traits.position + 1;
     now_ += unit;
   }
+  if (request_id == orphans_ && orders_by_age_) CountOrphan(unit);
   const uint32_t ghost = ghosts_.Find(traits.fingerprint);
   const SegmentId old = ghost == GhostRing::kNone ? kNone : ghosts_.value(ghost);
   const bool is_found = old != kNone || traits.position < request.found_count;
@@ -405,8 +430,8 @@ void HazardPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
     ghosts_.Erase(ghost);
     Leave(old, 1, GhostWeight(unit));
   }
-  // Blocks come first to last: the last is the first to leave.
-  AddCandidate(to, b, /*is_coldest=*/true);
+  // A request's blocks come first to last: the last is the first to leave. Orphans are of many.
+  AddCandidate(to, b, /*is_coldest=*/request_id != orphans_);
 }
 
 // A use apart from a lookup: by a request whose lookup was counted, or by one that made none.

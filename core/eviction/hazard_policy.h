@@ -12,6 +12,10 @@
 // type (the first turn of a conversation; a branch off an older one; its continuation by few, some
 // or many new tokens) and by whether the request found the block or brings it.
 //
+// Where chains are spread over servers, most lookups ask for parts, and a prefix is as long as the
+// first server that dropped its part makes it: then what each server learns alone would cost more
+// than it gains, and the order is by age, which is the same on all of them.
+//
 // Time is counted in units of 512 tokens looked up, so that it follows the load. State: see
 // block_lists.h; a segment is 72 bytes, one a request and class; an evicted block is 20 bytes while
 // it is remembered, and of small blocks only one in each 512 tokens is, for all.
@@ -32,7 +36,7 @@ class HazardPolicy final : public EvictionPolicy {
   explicit HazardPolicy(BlockLists& lists);
 
   void SetCapacity(uint64_t blocks) override;
-  void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) override;
+  void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) override;
   void OnInsert(EntryId b, const BlockTraits& traits) override;
   void OnUse(EntryId b) override;
   void OnRemove(EntryId b, const LeavingBlock& leaving) override;
@@ -96,7 +100,8 @@ class HazardPolicy final : public EvictionPolicy {
   void DropRequestRef(RequestId id);
   void Expect(uint64_t fingerprint, RequestId id);
   RequestId RequestOf(const BlockTraits& traits);
-  RequestType TypeOf(std::span<const ChainBlock> chain, uint32_t found_count, double unit) const;
+  RequestType TypeOf(std::span<const ChainBlock> chain, uint32_t found_count, double unit,
+                     uint32_t first_position) const;
   void UseFound(std::span<const ChainBlock> found, double unit, RequestId request_id);
 
   // The one that blocks join now, made if need be.
@@ -113,6 +118,8 @@ class HazardPolicy final : public EvictionPolicy {
   void StopLosing(SegmentId id);
   void Remember(SegmentId id, uint64_t fingerprint);
   void AdvanceAges();
+  void CountLookup(bool is_part);
+  void CountOrphan(double unit);
   void RefreshIfDue();
   void RankAll();
   void MarkRank(int block_class, int age, bool has_victims);
@@ -122,7 +129,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   BlockLists& lists_;
   ReuseRates rates_;
-  GhostRing ghosts_;
+  GhostRing ghosts_{/*places_max=*/1};  // until a lookup tells how large a block is
   std::vector<Segment> segments_;
   std::vector<Request> requests_;
   SegmentId free_segment_ = kNone;  // linked by `older`
@@ -134,7 +141,10 @@ class HazardPolicy final : public EvictionPolicy {
   uint16_t rank_of_[ReuseRates::kClassesCount][ReuseRates::kAgesCount];
   std::array<uint64_t, (kRanksCount + 63) / 64> has_victims_{};  // a bit a rank
   std::array<Expected, kExpectedCount> expected_;
-  double now_ = 0;  // units looked up
+  bool orders_by_age_ = false;
+  uint32_t lookups_count_ = 0;  // since RefreshIfDue did something
+  uint32_t parts_count_ = 0;    // of them
+  double now_ = 0;              // units looked up
   double refresh_at_ = 0;
   double capacity_units_ = 0;
   uint64_t capacity_blocks_ = 0;

@@ -16,7 +16,7 @@ void LruPolicy::Leave(EntryId b) {
   if (lists_.PlaceOf(b) == Place::kPolicy) lists_.Unlink(list_, b, Place::kTaken);
 }
 
-void LruPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void LruPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   UseEach(lists_, chain);
 }
 

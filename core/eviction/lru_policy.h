@@ -10,7 +10,7 @@ class LruPolicy final : public EvictionPolicy {
   explicit LruPolicy(BlockLists& lists) : lists_(lists) {}
 
   void SetCapacity(uint64_t blocks) override {}
-  void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) override;
+  void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) override;
   void OnInsert(EntryId b, const BlockTraits& traits) override;
   void OnUse(EntryId b) override;
   void OnRemove(EntryId b, const LeavingBlock& leaving) override;

@@ -23,7 +23,7 @@ void S3FifoPolicy::SetCapacity(uint64_t blocks) {
   ghosts_.ShrinkTo(ghosts_max_);
 }
 
-void S3FifoPolicy::OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) {
+void S3FifoPolicy::OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) {
   UseEach(lists_, chain);
 }
 
@@ -38,7 +38,7 @@ void S3FifoPolicy::Leave(EntryId b) {
 }
 
 void S3FifoPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
-  Arrive(b, ghosts_.Remove(traits.fingerprint) ? kMain : kSmall, /*uses=*/0);
+  Arrive(b, ghosts_.EraseIfThere(traits.fingerprint) ? kMain : kSmall, /*uses=*/0);
 }
 
 void S3FifoPolicy::OnUse(EntryId b) {
@@ -51,7 +51,8 @@ void S3FifoPolicy::OnRemove(EntryId b, const LeavingBlock& leaving) {
   Leave(b);
   --blocks_count_[QueueOf(b)];
   if (!leaving.is_eviction || QueueOf(b) != kSmall) return;
-  ghosts_.Push(leaving.fingerprint);
+  (void)ghosts_.EraseIfThere(leaving.fingerprint);  // of another block that shares it
+  (void)ghosts_.Insert(leaving.fingerprint, 0);
   ghosts_.ShrinkTo(ghosts_max_);
 }
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/eviction/eviction_policy.h"
-#include "core/eviction/ghost_queue.h"
+#include "core/eviction/ghost_ring.h"
 
 namespace ibid {
 
@@ -17,7 +17,7 @@ class S3FifoPolicy final : public EvictionPolicy {
       : lists_(lists), small_percent_(small_percent) {}
 
   void SetCapacity(uint64_t blocks) override;
-  void OnLookup(std::span<const ChainBlock> chain, uint32_t block_tokens) override;
+  void OnLookup(std::span<const ChainBlock> chain, const LookupTraits& traits) override;
   void OnInsert(EntryId b, const BlockTraits& traits) override;
   void OnUse(EntryId b) override;
   void OnRemove(EntryId b, const LeavingBlock& leaving) override;
@@ -39,7 +39,7 @@ class S3FifoPolicy final : public EvictionPolicy {
   const uint32_t small_percent_;
   BlockList list_[2];              // by Queue
   uint64_t blocks_count_[2] = {};  // of the tier, whether or not they are in a list
-  GhostQueue ghosts_;              // of blocks that left the small queue
+  GhostRing ghosts_;               // of blocks that left the small queue
   uint64_t small_blocks_max_ = 0;
   uint64_t ghosts_max_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <random>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "client/replay/plot.h"
 #include "client/replay/report.h"
 #include "client/replay/sweep.h"
@@ -137,6 +138,40 @@ TEST(Replay, AnUnknownPolicyAndNoCapacityAreRefused) {
               HasSubstr("unknown eviction policy"));
   EXPECT_THAT(ReplayTrace(trace, "lru", 0).status().message(),
               HasSubstr("a capacity of no blocks"));
+}
+
+// One chain of ten groups, asked for twice.
+Trace LongTrace() {
+  std::string ids;
+  for (uint32_t i = 0; i < 10 * kReplayGroupBlocks; ++i) absl::StrAppend(&ids, i ? "," : "", i);
+  std::string text;
+  for (int time = 0; time < 2; ++time) {
+    absl::StrAppend(&text, "{\"timestamp\": ", time,
+                    ", \"input_length\": ", 10 * 10 * kReplayGroupBlocks, ", \"hash_ids\": [", ids,
+                    "]}\n");
+  }
+  return Parse(text);
+}
+
+TEST(Replay, SeveralServersWithRoomForAllFindWhatOneFinds) {
+  const Trace trace = LongTrace();
+  for (const absl::string_view policy : EvictionPolicyNames()) {
+    const auto result = ReplayTrace(trace, policy, 4 * trace.blocks_count(), /*servers_count=*/4);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->hit_tokens, trace.input_tokens / 2) << policy;
+    EXPECT_EQ(result->evicted_blocks, 0u);
+  }
+}
+
+// The groups do not lie evenly, so that one server has too little room and the chain ends there.
+TEST(Replay, APrefixEndsWhereTheFirstServerDroppedItsPart) {
+  const Trace trace = LongTrace();
+  const auto one = ReplayTrace(trace, "lru", trace.blocks_count());
+  const auto three = ReplayTrace(trace, "lru", trace.blocks_count(), /*servers_count=*/3);
+  ASSERT_TRUE(one.ok() && three.ok());
+  EXPECT_EQ(one->hit_tokens, trace.input_tokens / 2);
+  EXPECT_GT(three->evicted_blocks, 0u);
+  EXPECT_LT(three->hit_tokens, one->hit_tokens);
 }
 
 TEST(Sweep, CapacitiesAreSharesOrBytes) {

@@ -35,6 +35,22 @@ TEST(Trace, NumbersBlocksInOrderOfTheirFirstRequestAndKnowsTheirParents) {
   EXPECT_TRUE(trace->HasTail(trace->requests[1]));
 }
 
+TEST(Trace, BlocksAreCutIntoSmallerOnesUpToTheShortestRequestThatEndsInThem) {
+  const auto trace = Parse(Line(0, 17, "5, 6") + Line(1, 20, "5, 7") + Line(2, 30, "5, 7, 8"));
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const auto split = SplitBlocks(*trace, 5);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->block_tokens, 5u);
+  EXPECT_EQ(split->input_tokens, 67u);
+  EXPECT_THAT(split->ChainOf(split->requests[0]), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(split->ChainOf(split->requests[1]), ElementsAre(0, 1, 4, 5));
+  EXPECT_THAT(split->ChainOf(split->requests[2]), ElementsAre(0, 1, 4, 5, 6, 7));
+  EXPECT_THAT(split->parents, ElementsAre(kNoEntry, 0, 1, 2, 1, 4, 5, 6));
+  EXPECT_TRUE(split->HasTail(split->requests[0]));
+  EXPECT_THAT(SplitBlocks(*trace, 4).status().message(), HasSubstr("blocks of 10 tokens"));
+  EXPECT_FALSE(SplitBlocks(*trace, 0).ok());
+}
+
 TEST(Trace, TheLastLineMayLackItsEndAndLinesMayEndWithCarriageReturns) {
   std::string text = Line(0, 5, "1") + Line(1, 5, "1");
   text.insert(text.find('\n'), "\r");

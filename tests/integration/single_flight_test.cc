@@ -117,6 +117,7 @@ TEST_F(SingleFlightTest, EightWorkersComputeOneNewPrefixOnce) {
   EXPECT_EQ(claimed, kPromptBlocks);
   EXPECT_EQ(total, kPromptTokens + kWorkersCount - 1);
   EXPECT_EQ(StoreStats().reservations, 0u);
+  EXPECT_EQ(StoreStats().asked_keys, kWorkersCount * kPromptBlocks) << "a request counts once";
 }
 
 // The worker that computes goes away in the middle of it: its request is cancelled, or it dies.

@@ -118,6 +118,7 @@ void Connector::Run(MatchJob& job) {
   MatchCallOptions call;
   call.timeout = options_.match_timeout;
   call.wait_pending = job.wait_pending;
+  call.is_repeat = job.is_await;  // its first match found too little
   job.match = client_->Match(*ns, job.links, call);
 }
 

@@ -253,6 +253,18 @@ TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
 }
 
 // A client that leaves while its match waits leaves neither a wait nor a lease.
+TEST_F(WireTest, AMatchBehindTheLastPositionIsRefused) {
+  grpc::ClientContext context;
+  v1::MatchRequest request;
+  v1::MatchResponse response;
+  request.set_namespace_id(DigestString(blocks.ns.digest));
+  request.set_keys(std::string(64, 'k'));
+  request.set_first_position(UINT32_MAX - 1);
+  const grpc::Status status = stub->Match(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("first_position"));
+}
+
 TEST_F(WireTest, AMatchThatIsCancelledWhileItWaitsLeavesNothing) {
   const auto other = Connect(spec);
   const auto keys = blocks.keys();

@@ -221,6 +221,33 @@ TEST_F(StatsTest, AGaugeSaysHowManyMatchesWait) {
   store_.reset();
 }
 
+// A request that waits asks again and again; it counts once.
+TEST_F(StatsTest, ARepeatedMatchIsNeitherDemandNorAUse) {
+  BlockStoreOptions options = HostOnly(2, 16);
+  options.eviction_policy = "lru";
+  OpenStore(options);
+  const auto repeated = ChainOf(ns_, 1, 1), other = ChainOf(ns_, 2, 1), newest = ChainOf(ns_, 3, 1);
+  PublishChain(repeated);
+  PublishChain(other);
+  const auto match = [&](bool is_repeat) {
+    const auto result =
+        store_->Match(session_, ns_, KeysOf(repeated), {.lease = true, .is_repeat = is_repeat});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->matched_count, 1u);
+    store_->ReleaseLeases(session_, {&result->lease, 1});
+  };
+  match(/*is_repeat=*/true);
+  EXPECT_EQ(store_->stats().asked_keys, 0u);
+  EXPECT_TRUE(store_->HottestPrefixes(10).empty());
+  PublishChain(newest);
+  EXPECT_EQ(Matched(repeated), 0u) << "still the least recently used";
+  EXPECT_EQ(Matched(other), 1u);
+
+  PublishChain(repeated);  // in place of `other`
+  match(/*is_repeat=*/false);
+  EXPECT_EQ(store_->stats().asked_keys, 1u);
+}
+
 TEST_F(StatsTest, SessionsAreListedByWhatTheyHold) {
   OpenStore(HostOnly(64, 16));
   const auto chain = ChainOf(ns_, 1, 5);

@@ -47,7 +47,7 @@ TEST_F(EvictionBookTest, ALookupOfAChainMakesItsStartTheHottestInEveryTier) {
     for (const EntryId b : {0u, 1u, 2u}) Insert(tier, b, kNoEntry);
   }
   const ChainBlock chain[] = {{0, 0}, {1, 1}, {2, 2}, {3, kNoEntry}};
-  book_.Lookup(chain, 16);
+  book_.Lookup(chain, {.block_tokens = 16});
   for (const TierName tier : {TierName::kHost, TierName::kDisk}) {
     EXPECT_EQ(book_.TakeVictim(tier), 2u);
     EXPECT_EQ(book_.TakeVictim(tier), 1u);

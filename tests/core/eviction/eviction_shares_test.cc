@@ -234,7 +234,7 @@ TEST_P(SharesOfEachPolicyTest, KeepsTheLeafRuleAndLosesNoBlock) {
     for (EntryId b = chain * kLength; b < (chain + 1) * kLength; ++b) {
       blocks.push_back({traits_of(b).fingerprint, b});
     }
-    tier.Lookup(blocks, 512, owner_of(chain * kLength));
+    tier.Lookup(blocks, {.block_tokens = 512}, owner_of(chain * kLength));
     for (const ChainBlock& block : blocks) {
       if (tier.contains(block.id) || below(4) == 0) continue;
       owners.Set(block.id, owner_of(block.id));

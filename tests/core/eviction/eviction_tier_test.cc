@@ -176,7 +176,7 @@ TEST_P(EvictionTierTest, PrefixesHaveNoHolesAndNoBlockIsLostAfterAnyRandomSequen
             chain.insert(chain.begin(), {TraitsOf(b, kNoEntry).fingerprint, b});
           }
           chain.push_back({random(), kNoEntry});
-          tier.Lookup(chain, 512);
+          tier.Lookup(chain, {.block_tokens = 512});
           break;
         }
         default: {

@@ -14,10 +14,14 @@ namespace {
 // then evictions down to the capacity.
 class Tier {
  public:
-  explicit Tier(uint64_t capacity) : capacity_(capacity) { tier_.SetCapacity(capacity); }
+  explicit Tier(uint64_t capacity, bool asks_for_parts = false)
+      : capacity_(capacity), asks_for_parts_(asks_for_parts) {
+    tier_.SetCapacity(capacity);
+  }
 
-  // The number of leading blocks that were there.
-  size_t Request(const std::vector<EntryId>& chain, bool has_tail = false) {
+  // The number of leading blocks that were there. The first is at `first_position` of its chain.
+  size_t Request(const std::vector<EntryId>& chain, bool has_tail = false,
+                 uint32_t first_position = 0) {
     std::vector<ChainBlock> blocks;
     size_t hits = 0;
     for (const EntryId b : chain) {
@@ -25,15 +29,17 @@ class Tier {
       if (is_there && hits == blocks.size()) ++hits;
       blocks.push_back({Fingerprint(b), is_there ? b : kNoEntry});
     }
-    tier_.Lookup(blocks, 512);
+    tier_.Lookup(
+        blocks,
+        {.block_tokens = 512, .first_position = first_position, .is_part = asks_for_parts_});
     for (uint32_t i = 0; i < chain.size(); ++i) {
       if (tier_.contains(chain[i])) continue;
       const EntryId parent = i == 0 ? kNoEntry : chain[i - 1];
       if (parents_.size() <= chain[i]) parents_.resize(chain[i] + 1, kNoEntry);
       parents_[chain[i]] = parent;
       tier_.Insert(chain[i], parent);
-      tier_.Admit(chain[i],
-                  {Fingerprint(chain[i]), parent, i, 512, has_tail && i + 1 == chain.size()});
+      tier_.Admit(chain[i], {Fingerprint(chain[i]), parent, first_position + i, 512,
+                             has_tail && i + 1 == chain.size()});
       ++resident_;
     }
     while (resident_ > capacity_) EvictOne();
@@ -53,6 +59,7 @@ class Tier {
   static uint64_t Fingerprint(EntryId b) { return (b + 1) * uint64_t{0x9E3779B97F4A7C15}; }
   EvictionTier tier_{"hazard"};
   const uint64_t capacity_;
+  const bool asks_for_parts_;
   uint64_t resident_ = 0;
   std::vector<EntryId> parents_;
 };
@@ -98,6 +105,80 @@ TEST(HazardPolicy, KeepsAWorkingSetThatAScanWouldWashOutOfLru) {
   EXPECT_GT(hits, 20u * 20u * 10u / 2);
 }
 
+// Of conversations that go on, and branches of others that never come again: told apart by how much
+// of the chain before was found, which is known only with the position.
+TEST(HazardPolicy, TellsContinuationsFromBranchesWhereReadersHaveTheFirstBlocksThemselves) {
+  constexpr uint32_t kOwnBlocks = 40;  // of the reader
+  constexpr EntryId kConversations = 20, kStride = 10'000;
+  Tier tier(500);
+  EntryId branch = 1'000'000;
+  size_t hits = 0, asked = 0;
+  for (int round = 0; round < 40; ++round) {
+    for (EntryId c = 0; c < kConversations; ++c) {
+      // Every turn brings two blocks; after ten of them another conversation takes the place.
+      const EntryId turn = static_cast<EntryId>(round + c) % 10;
+      const EntryId begin = (c + 1) * kStride + static_cast<EntryId>(round + c) / 10 * 100;
+      const size_t found = tier.Request(Range(begin, 6 + 2 * turn), false, kOwnBlocks);
+      if (round >= 20 && turn > 0) {
+        hits += found;
+        asked += 4 + 2 * turn;
+      }
+      std::vector<EntryId> chain = Range(0, 6);  // of a longer chain that everybody knows
+      for (const EntryId b : Range(branch, 30)) chain.push_back(b);
+      branch += 30;
+      tier.Request(chain, false, kOwnBlocks);
+    }
+  }
+  EXPECT_GT(hits, asked * 95 / 100) << hits << " of " << asked;
+}
+
+// What each of several servers learns alone would keep one part of a chain here and drop another
+// there.
+TEST(HazardPolicy, OrdersByAgeLikeLruWhereChainsAreSpreadOverServers) {
+  Tier tier(400, /*asks_for_parts=*/true);
+  EntryId scan = 100'000;
+  for (int round = 0; round < 60; ++round) {
+    for (EntryId c = 0; c < 20; ++c) {
+      ASSERT_EQ(tier.Request(Range(c * 100, 10)), 0u) << "800 blocks came since the last use";
+      ASSERT_EQ(tier.Request(Range(c * 100, 10)), 10u);
+      tier.Request(Range(scan, 30));
+      scan += 30;
+    }
+  }
+}
+
+// Nobody asks for the rest of a chain whose start, on another server, is missing.
+TEST(HazardPolicy, GroupsWithoutParentsLeaveOldestFirstAndEndFirst) {
+  EvictionTier tier("hazard");
+  tier.SetCapacity(1'000);
+  constexpr EntryId kGroups = 40, kGroupBlocks = 4, kLookedUp = 1'000;
+  const auto insert = [&](EntryId b, EntryId parent, uint32_t position) {
+    tier.Insert(b, parent);
+    tier.Admit(b, {(b + 1) * uint64_t{0x9E3779B97F4A7C15}, parent, position, 512, false});
+  };
+  insert(kLookedUp, kNoEntry, 0);
+  const ChainBlock looked_up[] = {{(kLookedUp + 1) * uint64_t{0x9E3779B97F4A7C15}, kLookedUp}};
+  tier.Lookup(looked_up, {.block_tokens = 512, .is_part = true});
+  for (EntryId group = 0; group < kGroups; ++group) {
+    for (EntryId i = 0; i < kGroupBlocks; ++i) {
+      const EntryId b = group * kGroupBlocks + i;
+      insert(b, i == 0 ? kNoEntry : b - 1, 64 + i);
+    }
+  }
+  std::vector<EntryId> order;
+  for (EntryId b = tier.TakeVictim(); b != kNoEntry; b = tier.TakeVictim()) {
+    const bool has_parent = b != kLookedUp && b % kGroupBlocks != 0;
+    tier.Remove(b, has_parent ? b - 1 : kNoEntry, {});
+    if (b != kLookedUp) order.push_back(b);
+  }
+  ASSERT_EQ(order.size(), kGroups * kGroupBlocks);
+  for (EntryId group = 0; group < kGroups; ++group) {
+    for (EntryId i = 0; i < kGroupBlocks; ++i) {
+      EXPECT_EQ(order[group * kGroupBlocks + i], group * kGroupBlocks + kGroupBlocks - 1 - i);
+    }
+  }
+}
+
 TEST(HazardPolicy, ForgetsWhatItLearnedWhenTheLoadChanges) {
   Tier tier(300);
   EntryId next = 0;
@@ -129,7 +210,7 @@ uint32_t RememberedOf(uint32_t block_tokens, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t fingerprint = (i + 1) * uint64_t{0x9E3779B97F4A7C15};
     const ChainBlock lookup[] = {{fingerprint, kNoEntry}};
-    policy.OnLookup(lookup, block_tokens);
+    policy.OnLookup(lookup, {.block_tokens = block_tokens});
     lists.Ensure(0).place = static_cast<uint32_t>(Place::kNew);
     policy.OnInsert(0, {fingerprint, kNoEntry, 0, block_tokens, false});
     EXPECT_EQ(policy.TakeVictim(), 0u);

@@ -19,8 +19,8 @@
 ABSL_FLAG(bool, quick, false, "small counts: shows that every case works; its figures say nothing");
 ABSL_FLAG(int, rounds, 5, "rounds of each case, 1 to 20; the median counts");
 ABSL_FLAG(std::vector<std::string>, cases,
-          std::vector<std::string>({"index", "rpc", "recovery", "disk"}),
-          "cases to run: index, rpc, recovery, disk");
+          std::vector<std::string>({"memory", "index", "rpc", "recovery", "disk"}),
+          "cases to run: memory, index, rpc, recovery, disk");
 ABSL_FLAG(std::string, bin, "build/release/bin", "folder of ibid-server");
 ABSL_FLAG(std::string, json, "", "file for all values; empty: none");
 ABSL_FLAG(std::string, serve_bare, "",
@@ -35,7 +35,9 @@ int RunCases(const ScaleOptions& options) {
   const std::vector<std::string> cases = absl::GetFlag(FLAGS_cases);
   ScaleReport report;
   for (const std::string& name : cases) {
-    if (name == "index") {
+    if (name == "memory") {
+      RunMemoryCase(options, &report);
+    } else if (name == "index") {
       RunIndexCases(options, &report);
     } else if (name == "rpc") {
       RunRpcCase(options, &report);
@@ -44,8 +46,8 @@ int RunCases(const ScaleOptions& options) {
     } else if (name == "disk") {
       RunDiskCase(options, &report);
     } else {
-      return FailProgram(
-          kProgram, absl::InvalidArgumentError("--cases: use some of index, rpc, recovery, disk"));
+      return FailProgram(kProgram, absl::InvalidArgumentError(
+                                       "--cases: use some of memory, index, rpc, recovery, disk"));
     }
   }
   if (!absl::GetFlag(FLAGS_json).empty()) {

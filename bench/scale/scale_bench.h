@@ -51,10 +51,13 @@ NamespaceId ScaleNamespace();
 std::vector<ChainLink> MakeScaleChain(const NamespaceId& ns, uint32_t seed, uint32_t count);
 std::vector<BlockKey> KeysOf(const std::vector<ChainLink>& chain);
 
+// Memory of this process that is not shared: the arena is.
+double AnonymousBytes();
 double WallSeconds();
 double ThreadCpuSeconds();
 
 // The cases. Each prints its figures as it has them.
+void RunMemoryCase(const ScaleOptions& options, ScaleReport* report);
 void RunIndexCases(const ScaleOptions& options, ScaleReport* report);
 void RunRecoveryCase(const ScaleOptions& options, ScaleReport* report);
 void RunDiskCase(const ScaleOptions& options, ScaleReport* report);

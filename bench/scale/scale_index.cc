@@ -1,6 +1,5 @@
 // Memory a block, matches of long chains, and eviction under overload: one thread on a store whose
 // blocks are not touched, so that an arena far larger than the machine costs nothing.
-#include <fstream>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -12,16 +11,6 @@ namespace {
 
 constexpr uint32_t kBlockBytes = 256;
 constexpr uint64_t kSlotBytes = 4096;
-
-// Memory of this process that is not the arena, which is shared memory.
-double AnonymousBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    uint64_t kilobytes = 0;
-    if (word == "RssAnon:" && status >> kilobytes) return static_cast<double>(kilobytes << 10);
-  }
-  return 0;
-}
 
 class FullStore {
  public:

@@ -33,7 +33,7 @@ class StoreScaleBench(unittest.TestCase):
         done = subprocess.run([f"{BIN}/store_scale_bench", "--cases=nothing"], check=False, timeout=20,
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("index, rpc, recovery, disk", done.stderr)
+        self.assertIn("memory, index, rpc, recovery, disk", done.stderr)
 
 
 if __name__ == "__main__":

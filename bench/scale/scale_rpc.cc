@@ -16,6 +16,7 @@
 #include "core/process.h"
 #include "ibid/v1/cache.grpc.pb.h"
 #include "tests/harness/process.h"
+#include "transport/call_deadline.h"
 #include "transport/channel.h"
 #include "transport/message_bytes.h"
 #include "transport/server_setup.h"
@@ -141,7 +142,10 @@ class LoadClient {
     for (const ChainLink& link : chain) offer.mutable_keys()->append(BytesOf(link.key));
     v1::OfferResponse offered;
     grpc::ClientContext offer_context;
-    IBID_CHECK(stub_->Offer(&offer_context, offer, &offered).ok());
+    offer_context.set_wait_for_ready(true);  // the first call finds its connection in the making
+    SetTimeout(absl::Seconds(10), &offer_context);
+    const grpc::Status offered_status = stub_->Offer(&offer_context, offer, &offered);
+    IBID_CHECK(offered_status.ok()) << offered_status.error_message();
     IBID_CHECK(offered.outcomes_size() == static_cast<int>(chain.size()));
     for (const int outcome : offered.outcomes()) IBID_CHECK(outcome == v1::BLOCK_OUTCOME_WANTED);
 

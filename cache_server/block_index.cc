@@ -70,6 +70,12 @@ void IndexShard::PrefetchEntry(uint64_t hash) {
   if (number != TagTable::kNone) __builtin_prefetch(&EntryAt(number));
 }
 
+void IndexShard::Prefetch(EntryId id) {
+  IndexEntry& entry = Get(id);
+  __builtin_prefetch(&entry, 1);
+  __builtin_prefetch(&entry.details(), 1);
+}
+
 void IndexShard::Clear(IndexEntry& entry) {
   entry = IndexEntry{};
   entry.details() = EntryDetails{};

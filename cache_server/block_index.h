@@ -141,6 +141,8 @@ class IndexShard {
   // fifth of what it costs alone.
   void PrefetchPlace(uint64_t hash) const { table_.Prefetch(hash); }  // without the lock
   void PrefetchEntry(uint64_t hash) IBID_REQUIRES(mutex);
+  // Of an entry that will be changed.
+  void Prefetch(EntryId id) IBID_REQUIRES(mutex);
   // The entry may be free by now: compare what you know of it. REQUIRES: `id` was given by this
   // shard.
   IndexEntry& Get(EntryId id) IBID_REQUIRES(mutex);

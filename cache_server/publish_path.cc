@@ -172,6 +172,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
                                                 const ChainLink& link) {
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
+  parts_.index.ShardOf(link.key).PrefetchPlace(parts_.index.HashOf(info->number, link.key));
   if (parts_.is_refusing_blocks) {
     return absl::UnavailableError("the server is draining and takes no more blocks");
   }

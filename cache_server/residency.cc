@@ -169,8 +169,17 @@ void Residency::DropRef(EntryId id) {
     IndexEntry& entry = shard.Get(id);
     IBID_CHECK(entry.refs > 0) << "entry " << id;
     --entry.refs;
+    // Nothing follows it now: it may be the next to leave.
+    if (entry.refs == 0) shard.PrefetchPlace(shard.HashOf(entry.ns, entry.key));
     id = shard.FreeIfUnused(id);
   }
+}
+
+void Residency::Prefetch(EntryId id) {
+  if (id == kNoEntry) return;
+  IndexShard& shard = parts_.index.ShardOf(id);
+  MutexLock lock(shard.mutex);
+  shard.Prefetch(id);
 }
 
 void Residency::EndBusy(EntryId id) {
@@ -327,6 +336,7 @@ std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only, EntryId bes
       Finish(after);
       return std::nullopt;
     }
+    Prefetch(after.parent);
     const uint32_t slot_pages = parts_.arena->SlotPages(after.host_page);
     Finish(after);
     parts_.counters.tier(TierName::kHost).evictions[static_cast<int>(reason)].Add();

@@ -121,6 +121,8 @@ class Residency {
   void EndDemotion(EntryId id, uint64_t bytes);
 
  private:
+  // It will be looked at soon: the next in a chain that leaves from its end to its start.
+  void Prefetch(EntryId id);
   void TakeHostCopy(IndexEntry& entry, Aftermath* after);
   void TakeCopies(IndexEntry& entry, Aftermath* after);
   // Pages of the slot that was freed. Of the share of `beside` alone, if it is one.

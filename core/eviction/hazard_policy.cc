@@ -418,7 +418,8 @@ void HazardPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
     now_ += unit;
   }
   if (request_id == orphans_ && orders_by_age_) CountOrphan(unit);
-  const uint32_t ghost = ghosts_.Find(traits.fingerprint);
+  const uint32_t ghost = IsRemembered(traits.fingerprint, unit) ? ghosts_.Find(traits.fingerprint)
+                                                                : GhostRing::kNone;
   const SegmentId old = ghost == GhostRing::kNone ? kNone : ghosts_.value(ghost);
   const bool is_found = old != kNone || traits.position < request.found_count;
   const Kind kind = traits.is_tail ? Kind::kTail : is_found ? Kind::kFound : Kind::kBrought;
@@ -466,6 +467,9 @@ EntryId HazardPolicy::TakeVictim() {
     const uint16_t at = order_[i * 64 + static_cast<size_t>(std::countr_zero(has_victims_[i]))];
     const SegmentList& list = LosingOf(at / ReuseRates::kAgesCount, at % ReuseRates::kAgesCount);
     const EntryId b = segments_[list.first].candidates.coldest;
+    // The one after the next, of which the call after the next would wait.
+    const EntryId next = lists_[b].hotter;
+    if (next != kNoEntry) lists_.Prefetch(lists_[next].hotter);
     DropCandidate(b);
     return b;
   }

@@ -18,7 +18,8 @@
 //         invisible; another entry
 //                           of the same key may be made; freed when the last of these ends
 //
-// Thread safety: each shard has a lock; its methods require it. One shard at a time.
+// Thread safety: each shard has a lock; its methods require it. One shard at a time. There are so few
+// that a match of a thousand keys takes each lock for some of them, not for one or two.
 // Memory: 80 bytes an entry, 5 to 10 of the table (tag_table.h). What a lookup reads of an entry is
 // one cache line.
 #pragma once
@@ -197,7 +198,7 @@ bool IndexShard::VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit
 
 class BlockIndex {
  public:
-  static constexpr uint32_t kShardsCount = 128;
+  static constexpr uint32_t kShardsCount = 32;
 
   BlockIndex();
 

@@ -20,6 +20,21 @@ uint64_t MulFold(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
+// Seeded, because keys come from clients: none of them shall be able to fill one shard or bucket.
+uint64_t HashOfKey(uint64_t seed, const BlockKey& key) {
+  uint64_t words[4];
+  std::memcpy(words, key.digest.data(), sizeof(words));
+  return MulFold(words[0] ^ seed, words[1] ^ 0x9E3779B97F4A7C15u) ^
+         MulFold(words[2] ^ ~seed, words[3] ^ 0xD1B54A32D192ED03u);
+}
+uint64_t WithNamespace(uint64_t key_hash, uint32_t ns) {
+  return key_hash + ns * 0x9E3779B97F4A7C15u;
+}
+// By all bits, differently from the bucket and the tag.
+uint32_t ShardOfHash(uint64_t key_hash) {
+  return static_cast<uint32_t>((key_hash * 0xD6E8FEB86659FD93u) >> 32) % BlockIndex::kShardsCount;
+}
+
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -40,12 +55,8 @@ IndexEntry* IndexMemory::AddChunk() {
   return entries;
 }
 
-// Seeded, because keys come from clients: none of them shall be able to fill one bucket.
 uint64_t IndexShard::HashOf(uint32_t ns, const BlockKey& key) const {
-  uint64_t words[4];
-  std::memcpy(words, key.digest.data(), sizeof(words));
-  return MulFold(words[0] ^ seed_, words[1] ^ 0x9E3779B97F4A7C15u) ^
-         MulFold(words[2] ^ ~seed_, words[3] ^ (0xD1B54A32D192ED03u + ns));
+  return WithNamespace(HashOfKey(seed_, key), ns);
 }
 
 EntryId IndexShard::IdAt(uint32_t place) const {
@@ -134,22 +145,28 @@ EntryId IndexShard::FreeIfUnused(EntryId id) {
   return parent;
 }
 
-bool IndexShard::Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) {
-  for (const size_t begin = ids->size(); *cursor < table_.buckets_count(); ++*cursor) {
-    if (ids->size() - begin >= count) return true;
-    table_.ForEachInBucket(*cursor, [&](uint32_t number) { ids->push_back(IdAt(number)); });
-  }
-  return false;
+bool IndexShard::Collect(uint32_t* place, uint32_t count, std::vector<EntryId>* ids) {
+  return VisitPlaces(place, count, [ids](EntryId id, const IndexEntry& entry) {
+    if (entry.Has(kMapped)) ids->push_back(id);
+  });
 }
 
-BlockIndex::BlockIndex() {
-  const uint64_t seed = RandomSeed();
+BlockIndex::BlockIndex() : seed_(RandomSeed()) {
   for (uint32_t i = 0; i < kShardsCount; ++i) {
     shards_[i].number_ = i;
-    shards_[i].seed_ = seed;
+    shards_[i].seed_ = seed_;
     shards_[i].memory_ = &memory_;
     shards_[i].table_.TakeMemoryFrom(&pieces_);
   }
+}
+
+uint32_t BlockIndex::ShardNumberOf(const BlockKey& key) const {
+  return ShardOfHash(HashOfKey(seed_, key));
+}
+
+BlockIndex::Place BlockIndex::PlaceOf(uint32_t ns, const BlockKey& key) const {
+  const uint64_t hash = HashOfKey(seed_, key);
+  return {ShardOfHash(hash), WithNamespace(hash, ns)};
 }
 
 size_t BlockIndex::entries_count() {

@@ -155,14 +155,13 @@ class IndexShard {
   // less to count: kNoEntry when there is none or the entry stays.
   EntryId FreeIfUnused(EntryId id) IBID_REQUIRES(mutex);
 
-  // Appends the ids of the mapped entries from place *cursor on to `ids`, about `count` of
-  // them; false at the end. Entries that come meanwhile may be missed.
-  bool Collect(size_t* cursor, size_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
   // Calls `visit(id, entry)` for each mapped or doomed entry in the next `count` places, from
   // *place on, and moves it; false at the end. O(count). A place keeps its entry: what was there
   // before the first call and still is was visited once; entries that come meanwhile may be missed.
   template <typename Visit>
   bool VisitPlaces(uint32_t* place, uint32_t count, const Visit& visit) IBID_REQUIRES(mutex);
+  // The same, of the ids of the mapped ones.
+  bool Collect(uint32_t* place, uint32_t count, std::vector<EntryId>* ids) IBID_REQUIRES(mutex);
   size_t entries_count() const IBID_REQUIRES(mutex) { return entries_count_; }
   // Adds the namespaces that have mapped entries here. O(namespaces).
   void AddNamespacesTo(absl::flat_hash_set<uint32_t>* namespaces) IBID_REQUIRES(mutex);
@@ -202,15 +201,25 @@ class BlockIndex {
 
   BlockIndex();
 
-  static uint32_t ShardNumberOf(const BlockKey& key) { return key.digest[31] % kShardsCount; }
+  uint32_t ShardNumberOf(const BlockKey& key) const;
   IndexShard& ShardOf(const BlockKey& key) { return shards_[ShardNumberOf(key)]; }
   IndexShard& ShardOf(EntryId id) { return shards_[id % kShardsCount]; }
   IndexShard& shard(uint32_t number) { return shards_[number]; }
-  uint64_t HashOf(uint32_t ns, const BlockKey& key) const { return shards_[0].HashOf(ns, key); }
+  // Where a key of a namespace is looked up: the number of its shard, and HashOf.
+  struct Place {
+    uint32_t shard;
+    uint64_t hash;
+  };
+  Place PlaceOf(uint32_t ns, const BlockKey& key) const;
+  void PrefetchPlace(uint32_t ns, const BlockKey& key) const {
+    const Place place = PlaceOf(ns, key);
+    shards_[place.shard].PrefetchPlace(place.hash);
+  }
 
   size_t entries_count();
 
  private:
+  const uint64_t seed_;
   IndexMemory memory_;
   HugePagePieces pieces_;
   std::array<IndexShard, kShardsCount> shards_;

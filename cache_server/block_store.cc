@@ -191,7 +191,7 @@ class BlockStoreImpl {
   void ForEachBlock(const Each& each) {
     for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
       IndexShard& shard = parts.index.shard(number);
-      size_t cursor = 0;
+      uint32_t cursor = 0;
       bool has_more = true;
       while (has_more) {
         std::vector<Aftermath> aftermaths;

@@ -44,6 +44,7 @@ absl::Status BlockStoreOptions::Validate() const {
       {"leases_per_session_max", o.leases_per_session_max},
       {"leased_blocks_per_session_max", o.leased_blocks_per_session_max},
       {"reservations_per_session_max", o.reservations_per_session_max},
+      {"reservations_max", o.reservations_max},
       {"namespaces_max", o.namespaces_max},
       {"tenants_max", o.tenants_max},
       {"chain_keys_max", o.chain_keys_max},

@@ -41,6 +41,7 @@ struct BlockStoreOptions {
   uint32_t leases_per_session_max = 4'096;
   uint32_t leased_blocks_per_session_max = 8'388'608;  // of all its leases, repetitions counted
   uint32_t reservations_per_session_max = 65'536;
+  uint32_t reservations_max = 4'194'304;  // of all sessions: some 130 bytes each
   uint32_t namespaces_max = 4'096;
   uint32_t tenants_max = 1'024;
   uint32_t chain_keys_max = 262'144;  // in one Match or Offer

@@ -44,7 +44,7 @@ absl::StatusOr<VerifyReport> BlockVerifier::Run() {
   absl::Status status;
   for (uint32_t number = 0; number < BlockIndex::kShardsCount && status.ok(); ++number) {
     IndexShard& shard = parts_.index.shard(number);
-    size_t cursor = 0;
+    uint32_t cursor = 0;
     bool has_more = true;
     while (has_more && status.ok()) {
       std::vector<EntryId> ids;

@@ -41,7 +41,7 @@ std::vector<MemoryFlush::Block> MemoryFlush::BlocksThat(Wanted wanted) {
   std::vector<Block> blocks;
   for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {
     IndexShard& shard = parts_.index.shard(number);
-    size_t cursor = 0;
+    uint32_t cursor = 0;
     bool has_more = true;
     while (has_more) {
       std::vector<EntryId> ids;

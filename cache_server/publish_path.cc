@@ -92,9 +92,30 @@ void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
   }
 }
 
+// A block that only a dead disk has is one that nobody has: it may be computed and stored again.
+void PublishPath::ForgetUnreadable(const NamespaceInfo& ns, const BlockKey& key) {
+  if (parts_.disk == nullptr || parts_.disk->health().is_readable()) return;
+  IndexShard& shard = parts_.index.ShardOf(key);
+  Aftermath after;
+  {
+    MutexLock lock(shard.mutex);
+    const EntryId id = shard.Find(ns.number, key);
+    if (id == kNoEntry) return;
+    const IndexEntry& entry = shard.Get(id);
+    if (!entry.is_on_disk() || entry.is_in_host() || entry.is_in_gpu() || entry.is_filling() ||
+        entry.is_in_use()) {
+      return;
+    }
+    after = residency_.Remove(shard, id);
+  }
+  recovery_.Forget(ns.number, key);
+  residency_.Finish(after);
+}
+
 OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
                                  bool can_publish, EntryId* used, bool* must_write) {
   if (recovery_.is_running()) recovery_.IndexOne(ns, key);
+  ForgetUnreadable(ns, key);
   IndexShard& shard = parts_.index.ShardOf(key);
   EntryId id;
   bool is_refused = false;  // by the rate of its tenant
@@ -172,7 +193,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
                                                 const ChainLink& link) {
   const NamespacePtr info = parts_.namespaces.Find(ns);
   if (info == nullptr) return UnknownNamespace(ns);
-  parts_.index.ShardOf(link.key).PrefetchPlace(parts_.index.HashOf(info->number, link.key));
+  parts_.index.PrefetchPlace(info->number, link.key);
   if (parts_.is_refusing_blocks) {
     return absl::UnavailableError("the server is draining and takes no more blocks");
   }
@@ -184,6 +205,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
     return absl::InvalidArgumentError("a block cannot be its own parent");
   IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
   if (recovery_.is_running()) recovery_.IndexOne(*info, link.key);
+  ForgetUnreadable(*info, link.key);
   IBID_ASSIGN_OR_RETURN(const EntryId id, BeginWriting(session, *info, link));
   WriterSlot slot{id, session, info, link, {}};
   if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now());
@@ -272,7 +294,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
           (entry.parent != kNoEntry || slot.link.parent == RootParent(slot.ns->id));
       parts_.events.TellNew(entry, TierName::kHost, *slot.ns,
                             is_place_known ? &slot.link.parent : nullptr);
-      if (has_disk) ++entry.refs;  // the disk writer's
+      ++entry.refs;  // the disk writer's, or ours until the policy knows the block
       if (has_disk && parts_.options.disk_write == DiskWriteMode::kThrough) entry.Set(kWriteQueued);
       if (has_disk && durable) ++entry.busy;  // its bytes must not leave before they are written
       wakes_waiters = entry.Has(kHasWaiters);
@@ -290,6 +312,8 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   if (has_disk) {
     QueueWrite(slot, durable ? done : nullptr);
     if (durable) return;
+  } else {
+    residency_.DropRef(slot.id);
   }
   done(durable ? absl::UnavailableError("durable: there is no disk tier") : absl::OkStatus());
 }

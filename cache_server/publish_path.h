@@ -43,6 +43,7 @@ class PublishPath {
  private:
   // The open namespace. Errors: FailedPrecondition (namespace, session), ResourceExhausted.
   absl::StatusOr<NamespacePtr> Admit(SessionId session, const NamespaceId& ns, size_t keys_count);
+  void ForgetUnreadable(const NamespaceInfo& ns, const BlockKey& key);
   // Without `can_publish` nothing is wanted that the session has not reserved before. `used`: the
   // entry when the block is there; `must_write`: it is to be queued for that use.
   OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,

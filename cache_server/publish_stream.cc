@@ -3,7 +3,8 @@
 //
 // Invariants, under mutex_: unanswered_ counts frames that were read and whose result is not yet
 // written; at kPublishFramesUnanswered reading stops. The call ends when reading has ended for
-// good, every frame read is answered (or the client is gone) and no commit is under way.
+// good, every frame read is answered, or the client is gone. A commit that is under way then, of a
+// block that waits for the disk, keeps the object and is heard by nobody.
 #include "cache_server/publish_stream.h"
 
 #include <deque>
@@ -73,7 +74,7 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
   }
 
   bool is_busy() const IBID_REQUIRES(mutex_) override {
-    return BidiCall::is_busy() || committing_ > 0 || (!results_.empty() && !is_cancelled_);
+    return BidiCall::is_busy() || (!is_cancelled_ && (committing_ > 0 || !results_.empty()));
   }
 
   void OnWritten() override {

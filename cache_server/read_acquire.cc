@@ -58,6 +58,7 @@ struct ReadPath::Target {
   uint32_t disk_page = kNoPage;
   uint32_t gpu_page = kNoPage;   // if set, it is read from there
   uint32_t host_page = kNoPage;  // if set, the host policy knows the block, and nobody else does
+  bool is_from_host = false;     // it has come there by itself
   EntryId parent = kNoEntry;
   ReadBuffers::Buffer buffer;
   MutableByteView slot;  // whole pages
@@ -142,7 +143,14 @@ void ReadPath::ReadCopy(const Read& read) {
   {
     MutexLock lock(shard.mutex);
     IndexEntry& entry = shard.Get(read.id);
-    if ((entry.is_on_disk() || entry.is_in_gpu()) && !entry.Has(kDoomed)) {
+    if (entry.is_in_host() && !entry.Has(kDoomed)) {
+      // Copied down from the gpu tier while the read was queued.
+      target.is_from_host = true;
+      target.host_page = entry.host_page;
+      target.checksum = entry.details().checksum;
+      target.token_count = entry.details().token_count;
+      ++entry.busy;
+    } else if ((entry.is_on_disk() || entry.is_in_gpu()) && !entry.Has(kDoomed)) {
       target.gpu_page = entry.gpu_page;
       target.disk_page = entry.disk_page;
       target.checksum = entry.details().checksum;
@@ -155,6 +163,13 @@ void ReadPath::ReadCopy(const Read& read) {
       entry.Set(kReadFromDisk);
       ++entry.busy;
     }
+  }
+  if (target.is_from_host) {
+    target.slot =
+        parts_.arena->View(target.host_page, uint64_t{read.ns->slot_pages} * kPageBytes);
+    if (read.is_use) parts_.book.Use(read.id);
+    Answer(read, absl::OkStatus(), &target);
+    return residency_.EndBusy(read.id);
   }
   if (target.disk_page == kNoPage && target.gpu_page == kNoPage) {
     return Answer(read, absl::NotFoundError(""), nullptr);
@@ -320,10 +335,15 @@ void ReadPath::Answer(const Read& read, const absl::Status& status, const Target
       } else {
         pin = std::make_unique<BufferPin>(target->buffer);
       }
-      const bool is_from_gpu = target->gpu_page != kNoPage;
-      parts_.counters.tier(is_from_gpu ? TierName::kGpu : TierName::kDisk).hits.Add();
+      const TierName tier = target->is_from_host          ? TierName::kHost
+                            : target->gpu_page != kNoPage ? TierName::kGpu
+                                                          : TierName::kDisk;
+      parts_.counters.tier(tier).hits.Add();
       done(BlockRef(std::move(pin), target->slot.first(payload_bytes), target->checksum,
-                    target->token_count, is_from_gpu ? kGpuTier : kDiskTier));
+                    target->token_count,
+                    tier == TierName::kHost  ? kHostTier
+                    : tier == TierName::kGpu ? kGpuTier
+                                             : kDiskTier));
     }
     residency_.DropRef(read.id);
   }

@@ -226,21 +226,24 @@ ReadPath::Found ReadPath::Describe(IndexShard& shard, EntryId id, bool is_disk_r
 
 void ReadPath::LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys,
                         bool is_disk_readable, bool adds_hold, std::vector<Found>* found) {
+  static_assert(BlockIndex::kShardsCount <= 256);
   // A counting sort: the keys' numbers in order of shard.
   std::array<uint32_t, BlockIndex::kShardsCount + 1> ends{};
   std::array<uint64_t, kScanWindowMax> hashes;
+  std::array<uint8_t, kScanWindowMax> numbers;  // of shards
   std::array<uint32_t, kScanWindowMax> order;
   for (uint32_t i = 0; i < keys.size(); ++i) {
-    const uint32_t number = BlockIndex::ShardNumberOf(keys[i]);
-    ++ends[number + 1];
-    hashes[i] = parts_.index.HashOf(ns.number, keys[i]);
-    parts_.index.shard(number).PrefetchPlace(hashes[i]);
+    const BlockIndex::Place place = parts_.index.PlaceOf(ns.number, keys[i]);
+    parts_.index.shard(place.shard).PrefetchPlace(place.hash);
+    ++ends[place.shard + 1];
+    numbers[i] = static_cast<uint8_t>(place.shard);
+    hashes[i] = place.hash;
   }
   for (uint32_t shard = 0; shard < BlockIndex::kShardsCount; ++shard)
     ends[shard + 1] += ends[shard];
   std::array<uint32_t, BlockIndex::kShardsCount> next;
   std::copy(ends.begin(), ends.end() - 1, next.begin());
-  for (uint32_t i = 0; i < keys.size(); ++i) order[next[BlockIndex::ShardNumberOf(keys[i])]++] = i;
+  for (uint32_t i = 0; i < keys.size(); ++i) order[next[numbers[i]]++] = i;
 
   const auto for_each_shard = [&](const auto& each) {
     for (uint32_t number = 0; number < BlockIndex::kShardsCount; ++number) {

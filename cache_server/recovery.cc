@@ -132,9 +132,8 @@ absl::Status Recovery::ScanAll() {
   };
   const absl::Status status = parts_.disk->directory().Scan(
       [&](const DiskRecord& record) {
-        parts_.index.ShardOf(record.key).PrefetchPlace(parts_.index.HashOf(record.ns, record.key));
-        parts_.index.ShardOf(record.parent)
-            .PrefetchPlace(parts_.index.HashOf(record.ns, record.parent));
+        parts_.index.PrefetchPlace(record.ns, record.key);
+        parts_.index.PrefetchPlace(record.ns, record.parent);
         ahead.push_back(record);
         if (ahead.size() >= kRecordsAhead) index_ahead();
         return !is_stopping_.load(std::memory_order_relaxed);
@@ -175,6 +174,8 @@ bool Recovery::IsForgotten(uint32_t ns, const BlockKey& key) {
 
 void Recovery::Forget(uint32_t ns, const BlockKey& key) {
   if (!is_running()) return;
+  // What has no record cannot come back: the writer, who could make one, is paused.
+  if (absl::IsNotFound(parts_.disk->directory().Lookup(ns, key).status())) return;
   MutexLock lock(mutex_);
   forgotten_.insert({ns, key});
 }

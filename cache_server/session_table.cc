@@ -29,7 +29,8 @@ SessionTable::SessionTable(const BlockStoreOptions& options)
       sessions_max_(options.sessions_max),
       leases_max_(options.leases_per_session_max),
       leased_blocks_max_(options.leased_blocks_per_session_max),
-      reservations_max_(options.reservations_per_session_max) {}
+      reservations_of_one_max_(options.reservations_per_session_max),
+      reservations_max_(options.reservations_max) {}
 
 SessionTable::Session* SessionTable::Find(SessionId session) {
   const auto it = sessions_.find(session.value);
@@ -161,15 +162,22 @@ absl::Status SessionTable::AddReservation(SessionId session, EntryId block, absl
   found->heard_at = std::max(found->heard_at, now);
   const auto it = found->reservations.find(block);
   if (it == found->reservations.end()) {
-    if (found->reservations.size() >= reservations_max_) {
+    if (found->reservations.size() >= reservations_of_one_max_) {
       return LimitReached("too many reservations of one session", "reservations_per_session_max",
+                          reservations_of_one_max_);
+    }
+    if (reservations_count() >= reservations_max_) {
+      return LimitReached("too many reservations of all sessions", "reservations_max",
                           reservations_max_);
     }
     ++reservations_count_;
+  } else if (it->second == now) {
+    return absl::OkStatus();
   }
   found->reservations[block] = now;
   found->reservations_by_age.push_back({now, block});
   ExpireReservations(*found, absl::InfinitePast(), nullptr);
+  found->ForgetOldTerms();
   return absl::OkStatus();
 }
 
@@ -177,6 +185,16 @@ void SessionTable::RemoveReservation(SessionId session, EntryId block) {
   MutexLock lock(mutex_);
   Session* const found = Find(session);
   if (found != nullptr && found->reservations.erase(block) > 0) --reservations_count_;
+}
+
+// Amortised O(1): half of what it goes through is gone for good.
+void SessionTable::Session::ForgetOldTerms() {
+  constexpr size_t kSpare = 1'024;
+  if (reservations_by_age.size() <= 2 * reservations.size() + kSpare) return;
+  std::erase_if(reservations_by_age, [this](const auto& term) {
+    const auto it = reservations.find(term.second);
+    return it == reservations.end() || it->second != term.first;
+  });
 }
 
 // Takes from the front of the queue what is gone already and what is over at `now`.

@@ -57,7 +57,7 @@ class SessionTable {
   absl::Status CheckLease(SessionId session, LeaseId lease, absl::Time now) const;
 
   // Books the reservation of `block`, or gives it a new term. Errors: FailedPrecondition (unknown
-  // session), ResourceExhausted (reservations_per_session_max).
+  // session), ResourceExhausted (reservations_per_session_max, reservations_max).
   absl::Status AddReservation(SessionId session, EntryId block, absl::Time now);
   void RemoveReservation(SessionId session, EntryId block);
 
@@ -91,6 +91,7 @@ class SessionTable {
     uint64_t leased_blocks = 0;                                      // of all leases
     absl::flat_hash_map<EntryId, absl::Time> reservations;           // when each was last booked
     std::deque<std::pair<absl::Time, EntryId>> reservations_by_age;  // may name some that are gone
+    void ForgetOldTerms();
   };
 
   bool IsOver(const Session& session, const Lease& lease, absl::Time now) const {
@@ -109,6 +110,7 @@ class SessionTable {
   const uint32_t sessions_max_;
   const uint32_t leases_max_;
   const uint32_t leased_blocks_max_;
+  const uint32_t reservations_of_one_max_;
   const uint32_t reservations_max_;
 
   mutable Mutex mutex_;

@@ -136,10 +136,10 @@ HazardPolicy::RequestType HazardPolicy::TypeOf(std::span<const ChainBlock> chain
 HazardPolicy::SegmentId HazardPolicy::SegmentFor(RequestId request_id, Kind kind, double unit) {
   Request& request = requests_[request_id];
   const int k = static_cast<int>(kind);
-  // A block that comes much later is not as old as those that came with the request.
-  if (request.segments[k] != kNone && segments_[request.segments[k]].age == 0) {
-    return request.segments[k];
-  }
+  // A block that comes much later is not as old as those that came with the request; and orphans
+  // are of requests to models with blocks of any size.
+  const SegmentId last = request.segments[k];
+  if (last != kNone && segments_[last].age == 0 && segments_[last].unit == unit) return last;
   SegmentId id = free_segment_;
   if (id != kNone) {
     free_segment_ = segments_[id].older;

@@ -86,12 +86,47 @@ TEST(BlockIndex, CollectsEveryEntryInPieces) {
   MutexLock lock(shard.mutex);
   for (uint64_t n = 0; n < 1'000; ++n) shard.Insert(1, KeyOf(n));
   std::vector<EntryId> ids;
-  size_t cursor = 0;
+  uint32_t cursor = 0;
   int pieces = 1;
   while (shard.Collect(&cursor, 64, &ids)) ++pieces;
   EXPECT_EQ(std::set<EntryId>(ids.begin(), ids.end()).size(), 1'000u);
   EXPECT_EQ(ids.size(), 1'000u);
   EXPECT_GT(pieces, 10);
+}
+
+// A namespace is dropped in pieces, between which others publish.
+TEST(BlockIndex, CollectsWhatWasThereThoughTheTableGrowsBetweenPieces) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    BlockIndex index;
+    IndexShard& shard = index.shard(0);
+    MutexLock lock(shard.mutex);
+    const uint64_t first = seed * 1'000'000;
+    std::set<EntryId> wanted;
+    for (uint64_t n = first; n < first + 415; ++n) wanted.insert(shard.Insert(1, KeyOf(n)));
+    std::set<EntryId> collected;
+    uint32_t cursor = 0;
+    uint64_t next = first + 500'000;
+    for (bool has_more = true; has_more;) {
+      std::vector<EntryId> ids;
+      has_more = shard.Collect(&cursor, 16, &ids);
+      collected.insert(ids.begin(), ids.end());
+      if (next < first + 500'010) shard.Insert(1, KeyOf(next++));
+    }
+    for (const EntryId id : wanted) EXPECT_TRUE(collected.contains(id)) << seed << " " << id;
+  }
+}
+
+TEST(BlockIndex, KeysThatDifferInAFewBytesAreSpreadOverTheShards) {
+  const BlockIndex index;
+  for (size_t at = 0; at < sizeof(BlockKey); at += 8) {
+    std::set<uint32_t> shards;
+    for (uint16_t n = 0; n < 1'000; ++n) {
+      BlockKey key;
+      std::memcpy(key.digest.data() + at, &n, sizeof(n));
+      shards.insert(index.ShardNumberOf(key));
+    }
+    EXPECT_GT(shards.size(), BlockIndex::kShardsCount / 2) << at;
+  }
 }
 
 // Keys that come and go leave every bucket of a small table passed at some time: a search for a key

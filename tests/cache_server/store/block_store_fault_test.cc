@@ -151,6 +151,14 @@ TEST_F(FaultTest, ADiskThatReadsNothingGoesDownAndComesBackWithItsBlocks) {
   const int reads = faults_->reads_count;
   EXPECT_TRUE(absl::IsUnavailable(AcquireOne(chain[0].key).status()));
   EXPECT_EQ(faults_->reads_count, reads) << "nobody waits for a dead disk";
+  // What only the dead disk has is computed and stored again.
+  const BlockKey again[] = {chain[0].key};
+  const auto offered = store_->Offer(session_, ns_, again);
+  ASSERT_TRUE(offered.ok());
+  EXPECT_EQ(offered->front(), OfferState::kWanted);
+  EXPECT_TRUE(PublishOne(chain[0]).ok());
+  EXPECT_TRUE(PublishOne(chain[1]).ok()) << "and without an offer";
+  EXPECT_EQ(Matched(chain), 2u);
   faults_->reads_fail = false;
   Heal();
   EXPECT_GE(Matched(chain), 11u);

@@ -17,6 +17,7 @@ class SessionTableTest : public ::testing::Test {
     options.leases_per_session_max = 2;
     options.leased_blocks_per_session_max = 5;
     options.reservations_per_session_max = 2;
+    options.reservations_max = 3;
     return options;
   }
   absl::StatusOr<LeaseId> AddLease(SessionId session, absl::Time now,
@@ -40,7 +41,7 @@ class SessionTableTest : public ::testing::Test {
 
 TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   const SessionId session = *table_.Open("a", now_);
-  ASSERT_TRUE(table_.Open("b", now_).ok());
+  const SessionId other = *table_.Open("b", now_);
   EXPECT_EQ(table_.Open("c", now_).status(),
             LimitReached("too many sessions are open", "sessions_max", 2));
   const LeaseId lease = *AddLease(session, now_);
@@ -58,6 +59,12 @@ TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   EXPECT_EQ(
       table_.AddReservation(session, 3, now_),
       LimitReached("too many reservations of one session", "reservations_per_session_max", 2));
+  table_.RemoveReservation(session, 1);
+  ASSERT_TRUE(table_.AddReservation(other, 4, now_).ok());
+  ASSERT_TRUE(table_.AddReservation(other, 5, now_).ok());
+  EXPECT_EQ(table_.AddReservation(session, 3, now_),
+            LimitReached("too many reservations of all sessions", "reservations_max", 3));
+  EXPECT_TRUE(table_.AddReservation(session, 2, now_).ok()) << "a new term takes no room";
 }
 
 TEST_F(SessionTableTest, ALeaseIsTakenOnce) {

@@ -54,9 +54,10 @@ class Tier {
     return b;
   }
   bool contains(EntryId b) const { return tier_.contains(b); }
+  EvictionTier& tier() { return tier_; }
+  static uint64_t Fingerprint(EntryId b) { return (b + 1) * uint64_t{0x9E3779B97F4A7C15}; }
 
  private:
-  static uint64_t Fingerprint(EntryId b) { return (b + 1) * uint64_t{0x9E3779B97F4A7C15}; }
   EvictionTier tier_{"hazard"};
   const uint64_t capacity_;
   const bool asks_for_parts_;
@@ -88,9 +89,9 @@ TEST(HazardPolicy, PartialLastBlocksLeaveFirstOnceItHasSeenThatTheyAreNotUsedAga
   }
 }
 
-TEST(HazardPolicy, KeepsAWorkingSetThatAScanWouldWashOutOfLru) {
-  Tier tier(400);
-  // 20 conversations of 10 blocks that come again and again, between scans of chains that never do.
+// 20 conversations of 10 blocks that come again and again, between scans of chains that never do:
+// hits of the conversations in the last 20 of 60 rounds.
+size_t HitsBetweenScans(Tier& tier) {
   EntryId scan = 100'000;
   size_t hits = 0;
   for (int round = 0; round < 60; ++round) {
@@ -101,8 +102,13 @@ TEST(HazardPolicy, KeepsAWorkingSetThatAScanWouldWashOutOfLru) {
       scan += 30;
     }
   }
+  return hits;
+}
+
+TEST(HazardPolicy, KeepsAWorkingSetThatAScanWouldWashOutOfLru) {
+  Tier tier(400);
   // LRU has none: 800 blocks come between two uses of a conversation, and 400 fit.
-  EXPECT_GT(hits, 20u * 20u * 10u / 2);
+  EXPECT_GT(HitsBetweenScans(tier), 20u * 20u * 10u / 2);
 }
 
 // Of conversations that go on, and branches of others that never come again: told apart by how much
@@ -177,6 +183,23 @@ TEST(HazardPolicy, GroupsWithoutParentsLeaveOldestFirstAndEndFirst) {
       EXPECT_EQ(order[group * kGroupBlocks + i], group * kGroupBlocks + kGroupBlocks - 1 - i);
     }
   }
+}
+
+// Blocks whose parents the tier lacks, of two models with blocks of different sizes, among each
+// other: what is learned must stay numbers.
+TEST(HazardPolicy, LearnsOnAmongBlocksOfDifferentSizesWithoutParents) {
+  Tier tier(400);
+  EvictionTier& blocks = tier.tier();
+  std::vector<EntryId> orphans;
+  for (EntryId b = 500'000; b < 500'009; ++b) {
+    const uint32_t block_tokens = b == 500'000 ? 128 : 16;
+    blocks.Insert(b, kNoEntry);
+    blocks.Admit(b, {Tier::Fingerprint(b), kNoEntry, /*position=*/64, block_tokens, false});
+    orphans.push_back(b);
+  }
+  for (int i = 1; i <= 8; ++i) blocks.Remove(orphans[i], kNoEntry, {Tier::Fingerprint(orphans[i])});
+  blocks.Remove(orphans[0], kNoEntry, {Tier::Fingerprint(orphans[0])});
+  EXPECT_GT(HitsBetweenScans(tier), 20u * 20u * 10u / 2);
 }
 
 TEST(HazardPolicy, ForgetsWhatItLearnedWhenTheLoadChanges) {

@@ -54,8 +54,13 @@ absl::Status CheckIsOurs(const std::string& directory) {
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(DiskTierOptions options) {
   std::error_code error;
-  fs::create_directories(options.directory, error);
+  const bool is_new = fs::create_directories(options.directory, error);
   if (error) return CannotUse("create", options.directory, error.message());
+  if (is_new) {
+    const fs::path path = fs::absolute(options.directory).lexically_normal();
+    IBID_RETURN_IF_ERROR(
+        SyncDirectory(path.has_filename() ? path.parent_path() : path.parent_path().parent_path()));
+  }
   IBID_RETURN_IF_ERROR(CheckIsOurs(options.directory));
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(options)));
   IBID_RETURN_IF_ERROR(tier->LockDirectory());
@@ -82,10 +87,11 @@ absl::Status DiskTier::LockDirectory() {
 absl::Status DiskTier::OpenParts() {
   const std::string extents = options_.directory + "/extents";
   std::error_code error;
-  fs::create_directories(extents, error);
+  const bool is_new = fs::create_directories(extents, error);
   if (error) return CannotUse("create", extents, error.message());
   IBID_ASSIGN_OR_RETURN(
       directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes));
+  if (is_new) IBID_RETURN_IF_ERROR(SyncDirectory(options_.directory));
   const uint64_t extent_bytes = directory_->extent_bytes();
   if (extent_bytes != options_.extent_bytes) {
     IBID_LOG(warn,
@@ -159,7 +165,9 @@ std::optional<uint32_t> DiskTier::AllocateSlot(uint32_t slot_pages, uint32_t own
                            std::memory_order_relaxed);
       continue;
     }
-    const absl::Status prepared = io_->Prepare(ExtentOf(*page), extent_bytes);
+    absl::Status prepared = io_->Prepare(ExtentOf(*page), extent_bytes);
+    // Else no block in it would be durable: a loss of power could take the file's name.
+    if (prepared.ok()) prepared = io_->SyncNames();
     if (!prepared.ok())
       (void)io_->Remove(ExtentOf(*page));  // what there is of it would take room that nobody counts
     MutexLock lock(mutex_);

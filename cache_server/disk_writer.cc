@@ -532,7 +532,9 @@ bool DiskWriter::MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages) {
   if (to.has_value()) {
     record.extent = parts_.disk->ExtentOf(*to);
     record.extent_page = parts_.disk->ExtentPageOf(*to);
+    // What was read wrongly once must not be what is there from now on.
     is_written = parts_.disk->ReadSlot(from, buffer->view()).ok() &&
+                 Checksum(buffer->view().first(record.payload_bytes)) == record.checksum &&
                  parts_.disk->WriteSlot(*to, buffer->view()).ok() &&
                  parts_.disk->Commit(change, /*is_synced=*/false).ok();
   }

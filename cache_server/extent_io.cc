@@ -129,6 +129,8 @@ class FileExtentIo final : public ExtentIo {
                                       : SystemError("fdatasync", PathOf(extent), errno);
   }
 
+  absl::Status SyncNames() override { return SyncDirectory(directory_); }
+
   absl::Status Remove(uint32_t extent) override {
     {
       MutexLock lock(mutex_);
@@ -203,6 +205,15 @@ absl::Status ExtentIo::WriteParts(uint32_t extent, uint64_t offset,
 
 std::unique_ptr<ExtentIo> MakeFileExtentIo(std::string directory) {
   return std::make_unique<FileExtentIo>(std::move(directory));
+}
+
+absl::Status SyncDirectory(const std::string& directory) {
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return SystemError("open", directory, errno);
+  const OpenFile file(fd);
+  // EINVAL: a file system that cannot, and has nothing to be asked for.
+  if (fsync(fd) == 0 || errno == EINVAL) return absl::OkStatus();
+  return SystemError("fsync", directory, errno);
 }
 
 uint64_t AllocatedBytesUnder(const std::string& directory) {

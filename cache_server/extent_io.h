@@ -30,8 +30,10 @@ class ExtentIo {
   virtual absl::Status WriteParts(uint32_t extent, uint64_t offset,
                                   std::span<const ByteView> parts);
   virtual absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) = 0;
-  // What was written to the extent survives a loss of power.
+  // What was written to the extent survives a loss of power, if its file does.
   virtual absl::Status Sync(uint32_t extent) = 0;
+  // The files that were made so far survive a loss of power.
+  virtual absl::Status SyncNames() = 0;
   // Deletes the file; fine when there is none.
   virtual absl::Status Remove(uint32_t extent) = 0;
   // The extents that have a file.
@@ -42,6 +44,10 @@ class ExtentIo {
 // so that block bytes go from and to the slots without a copy in the page cache. Keeps each file
 // that was used open.
 std::unique_ptr<ExtentIo> MakeFileExtentIo(std::string directory);
+
+// The names in a directory survive a loss of power: POSIX promises that of no file that was made
+// and synced itself. Errors: those of ExtentIo.
+absl::Status SyncDirectory(const std::string& directory);
 
 // Space that the files of a directory really take, directories below included. 0 when it cannot be
 // read.

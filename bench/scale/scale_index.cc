@@ -3,6 +3,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "bench/scale/scale_bench.h"
 #include "core/check.h"
 
@@ -15,13 +16,13 @@ constexpr uint64_t kSlotBytes = 4096;
 class FullStore {
  public:
   // As many chains as fill a host tier of `blocks_count` small blocks.
-  FullStore(uint64_t blocks_count, uint32_t chain_count)
+  FullStore(uint64_t blocks_count, uint32_t chain_count, bool has_maintenance_thread = false)
       : blocks_count_(blocks_count), chain_count_(chain_count) {
     const double before = AnonymousBytes();
     BlockStoreOptions options;
     options.host_bytes_max = blocks_count * kSlotBytes;
     options.populates_arena = false;
-    options.has_maintenance_thread = false;
+    options.has_maintenance_thread = has_maintenance_thread;
     auto store = BlockStore::Open(options);
     IBID_CHECK(store.ok()) << store.status();
     store_ = *std::move(store);
@@ -79,6 +80,26 @@ class FullStore {
     return time;
   }
 
+  // From the end of a session with a lease on every block until none is pinned. REQUIRES: a
+  // maintenance thread.
+  double EndOfHolderMs() {
+    const SessionId holder = *store_->OpenSession("holder");
+    const uint32_t stored = static_cast<uint32_t>(blocks_count_ / chain_count_);
+    for (uint32_t i = 0; i < stored; ++i) {
+      const auto keys = KeysOf(MakeScaleChain(ns_, next_seed_ - 1 - i, chain_count_));
+      const auto match = store_->Match(holder, ns_, keys, {.lease = true});
+      IBID_CHECK(match.ok() && match->matched_count == chain_count_) << match.status();
+    }
+    IBID_CHECK(store_->stats().pinned_bytes == uint64_t{stored} * chain_count_ * kSlotBytes);
+    const double begin = WallSeconds();
+    store_->EndSession(holder);
+    while (store_->stats().pinned_bytes > 0) {
+      IBID_CHECK(WallSeconds() - begin < 60) << "a minute after its end a session holds blocks";
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return (WallSeconds() - begin) * 1e3;
+  }
+
  private:
   const uint64_t blocks_count_;
   const uint32_t chain_count_;
@@ -126,6 +147,16 @@ void RunIndexCases(const ScaleOptions& options, ScaleReport* report) {
     (void)store.ReplaceNs(replaced_chains);  // warms
     for (int i = 0; i < options.rounds; ++i)
       replace_few.push_back(store.ReplaceNs(replaced_chains));
+  }
+  {
+    FullStore store(few, chain_count, /*has_maintenance_thread=*/true);
+    ScaleFigure end{absl::StrCat("end of a session that holds ", Millions(few), " blocks"),
+                    "ms",
+                    {},
+                    Target::kAtMost,
+                    1'000};
+    for (int i = 0; i < options.rounds; ++i) end.values.push_back(store.EndOfHolderMs());
+    report->Add(std::move(end));
   }
   FullStore store(many, chain_count);
   report->Add({absl::StrCat("memory a block, ", Millions(many), " blocks"),

@@ -45,6 +45,21 @@ class FaultTest : public StoreFixture {
     session_ = *store_->OpenSession("after the time that passed");
   }
 
+  // Blocks of two pages, written by one call: they came while the disk stood still at another.
+  void PublishARun(const std::function<void()>& spoil) {
+    OpenFaulty(80, 64, 16, /*block_pages=*/2);
+    faults_->writes_count = 0;
+    faults_->writes_stall = true;
+    PublishChain(ChainOf(ns_, 1, 1));
+    while (faults_->writes_count == 0) std::this_thread::yield();
+    run_ = ChainOf(ns_, 2, 6);
+    PublishChain(run_);
+    spoil();
+    faults_->writes_stall = false;
+    ASSERT_TRUE(Flush());
+  }
+
+  std::vector<ChainLink> run_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
 };
 
@@ -77,6 +92,48 @@ TEST_F(FaultTest, ATornWriteIsFoundByItsChecksum) {
   EXPECT_EQ(Matched(chain), 1u);
   EXPECT_TRUE(absl::IsDataLoss(AcquireOne(chain[0].key).status()));
   EXPECT_EQ(Matched(chain), 0u);
+}
+
+// Blocks that are written by one call: what lies before the tear is right.
+TEST_F(FaultTest, ARunTornBetweenOrInsideBlocksCostsThoseBehindTheTear) {
+  constexpr uint64_t kSlotBytes = 2 * 4096;
+  for (const uint64_t written : {3 * kSlotBytes, 3 * kSlotBytes + 4096, uint64_t{0}}) {
+    SCOPED_TRACE(written);
+    PublishARun([&] {
+      faults_->run_bytes_written = written;
+      faults_->runs_to_tear = 1;
+    });
+    ASSERT_EQ(faults_->runs_to_tear, 0) << "no run was written";
+    Reopen();
+    ASSERT_EQ(Matched(run_), run_.size());
+    for (size_t i = 0; i < run_.size(); ++i) {
+      const auto ref = AcquireOne(run_[i].key);
+      ASSERT_EQ(ref.status().code(), (i + 1) * kSlotBytes <= written ? absl::StatusCode::kOk
+                                                                     : absl::StatusCode::kDataLoss)
+          << i;
+      if (ref.ok()) EXPECT_TRUE(HasRightBytes(*ref, run_[i].key));
+    }
+    store_.reset();
+    std::filesystem::remove_all(options_.disk_directory);
+  }
+}
+
+TEST_F(FaultTest, OfARunThatBreaksNoBlockIsOnDiskAndNoRoomIsLost) {
+  PublishARun([&] {
+    faults_->run_bytes_written = 3 * 2 * 4096 + 4096;
+    faults_->runs_to_break = 1;
+  });
+  ASSERT_EQ(faults_->runs_to_break, 0) << "no run was written";
+  EXPECT_EQ(Disk().blocks, 1u) << "the one that was written before";
+  EXPECT_EQ(Disk().used_bytes, 2u * 4096);
+  for (const ChainLink& link : run_) {
+    const auto ref = AcquireOne(link.key);
+    ASSERT_TRUE(ref.ok()) << ref.status();
+    EXPECT_EQ(ref->tier(), "host");
+  }
+  Heal();
+  PublishChain(ChainOf(ns_, 3, 31), /*durable=*/true);  // all of the room can be had
+  EXPECT_GE(Disk().blocks, 31u);
 }
 
 TEST_F(FaultTest, ABitFlippedInTheFileIsDataLoss) {

@@ -1,11 +1,12 @@
-// Many threads at once on a small store: publish, match, lease, acquire, drop, end sessions. Made
-// for ThreadSanitizer; the bytes of every block that anybody reads are checked. `--seconds N` makes
-// each case a soak of that length.
+// Many threads at once on a small store: publish, claim, match, lease, acquire, drop, pin, verify,
+// flush, end sessions, beside one that watches. Made for ThreadSanitizer; the bytes of every block
+// that anybody reads are checked. `--seconds N` makes each case a soak of that length.
 #include <atomic>
 #include <random>
 #include <thread>
 
 #include "absl/strings/numbers.h"
+#include "cache_server/block_watch.h"
 #include "cache_server/gpu_tier.h"
 #include "cache_server/tenant_table.h"
 #include "core/device_memory.h"
@@ -34,8 +35,15 @@ class Stress {
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i)
       threads.emplace_back([this, i] { Work(static_cast<uint32_t>(i)); });
+    std::atomic<bool> is_over{false};
+    std::thread watcher([&] { Watch(is_over); });
     for (std::thread& thread : threads) thread.join();
-    store_->FlushToDisk(absl::Seconds(60));
+    is_over = true;
+    watcher.join();
+    EXPECT_GT(events_, 0);
+    EXPECT_GT(verified_, 0);
+    for (const PinInfo& pin : store_->Pins()) EXPECT_TRUE(store_->Unpin(pin.id).ok());
+    EXPECT_TRUE(store_->FlushToDisk(absl::Seconds(60)));
     const BlockStoreStats stats = store_->stats();
     EXPECT_EQ(wrong_, 0);
     EXPECT_EQ(stats.corrupt_blocks, 0u);
@@ -76,7 +84,7 @@ class Stress {
     for (int step = 0; step < kStepsPerThread || absl::Now() < until; ++step) {
       const Chain& chain = chains_[random() % chains_.size()];
       const std::vector<BlockKey> keys = KeysOf(chain.links);
-      switch (random() % 8) {
+      switch (random() % 10) {
         case 0:
         case 1:
         case 2: {
@@ -104,6 +112,14 @@ class Stress {
                                 {.lease = false, .wait_pending = absl::Milliseconds(1)});
           }
           break;
+        case 7: {
+          const auto claim = store_->Claim(session, chain.ns, keys);
+          if (claim.ok() && random() % 2 == 0) store_->Withdraw(session, chain.ns, keys);
+          break;
+        }
+        case 8:
+          Administer(random, chain, keys);
+          break;
         default:
           if (random() % 4 == 0) {
             store_->EndSession(session);
@@ -118,6 +134,46 @@ class Stress {
     store_->EndSession(session);
   }
 
+  // What an operator does; seldom, for it is dear.
+  void Administer(std::mt19937& random, const Chain& chain, const std::vector<BlockKey>& keys) {
+    const PinId id{1 + random() % 3};
+    switch (random() % 4) {
+      case 0: {
+        const auto report = store_->Verify(0, [](const VerifyReport&) { return true; });
+        if (!report.ok()) break;
+        EXPECT_EQ(report->bad_copies(), 0u);
+        ++verified_;
+        break;
+      }
+      case 1:
+        (void)store_->Pin(id, chain.ns, keys,
+                          {.priority = static_cast<KeepPriority>(1 + random() % 3),
+                           .duration = absl::Milliseconds(1 + random() % 200)});
+        break;
+      case 2:
+        (void)store_->Unpin(id);
+        break;
+      default:
+        random() % 2 == 0 ? (void)store_->FlushToDisk(absl::Milliseconds(100))
+                          : (void)store_->FlushRemovals(absl::Milliseconds(100));
+    }
+  }
+
+  // Reads now and then, and again from a snapshot when it was cut off.
+  void Watch(const std::atomic<bool>& is_over) {
+    std::unique_ptr<BlockWatch> watch = *store_->Watch({});
+    for (uint64_t last = 0; !is_over;) {
+      last = store_->WaitForEvents(last, absl::Milliseconds(20));
+      WatchPiece piece = watch->Next();
+      for (; !piece.is_waiting && piece.notice != WatchNotice::kCutOff; piece = watch->Next())
+        events_ += static_cast<int64_t>(piece.events.size());
+      events_ += static_cast<int64_t>(piece.events.size());
+      if (piece.notice != WatchNotice::kCutOff) continue;
+      watch.reset();
+      watch = *store_->Watch({});
+    }
+  }
+
   void ReadOne(const Chain& chain, const BlockKey& key) {
     ++acquired_;
     const auto ref = AcquireNow(*store_, chain.ns, key);
@@ -129,6 +185,8 @@ class Stress {
   std::vector<Chain> chains_;
   std::atomic<int> wrong_{0};
   std::atomic<int> acquired_{0};
+  std::atomic<int> verified_{0};
+  std::atomic<int64_t> events_{0};
 };
 
 TEST(BlockStoreStress, ManyThreadsOnASmallHostTier) {

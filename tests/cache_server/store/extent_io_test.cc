@@ -2,14 +2,36 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/host_memory.h"
 #include "tests/cache_server/store/store_harness.h"
+
+namespace {
+std::atomic<int64_t> g_bytes_of_next_call{-1};  // what the next pwritev does; -1: all
+}
+
+// In the place of the system's, for this program.
+extern "C" ssize_t pwritev(int fd, const iovec* parts, int count, off_t offset) {
+  const int64_t bytes_max = g_bytes_of_next_call.exchange(-1);
+  std::vector<iovec> some(parts, parts + count);
+  for (int64_t left = bytes_max, i = 0; bytes_max >= 0 && i < count; ++i) {
+    some[i].iov_len = std::min<size_t>(some[i].iov_len, left);
+    left -= static_cast<int64_t>(some[i].iov_len);
+  }
+  return syscall(SYS_pwritev, fd, some.data(), count, static_cast<long>(offset), 0L);
+}
 
 namespace ibid {
 namespace {
@@ -42,12 +64,49 @@ TEST(ExtentIo, PartsLieOneBehindTheOther) {
     std::fill(part.begin(), part.end(), static_cast<std::byte>(i % 251));
     parts.push_back(part);
   }
-  ASSERT_TRUE(io->WriteParts(0, kPageBytes, parts).ok());
-  HostMemory back = *HostMemory::CreatePrivate(kPageBytes);
-  for (size_t i = 0; i < kParts; ++i) {
-    ASSERT_TRUE(io->Read(0, (i + 1) * kPageBytes, back.view()).ok());
-    ASSERT_EQ(Checksum(back.view()), Checksum(parts[i])) << i;
+  // Also when a call of the system does less than it was asked for: none, some parts, or all but a
+  // few in the middle of the second call.
+  for (const int64_t bytes_of_first_call : {-1, 0, 3 * 4096, 255 * 4096}) {
+    HostMemory zeros = *HostMemory::CreatePrivate(kParts * kPageBytes);
+    ASSERT_TRUE(io->Write(0, kPageBytes, zeros.view()).ok());
+    g_bytes_of_next_call = bytes_of_first_call;
+    ASSERT_TRUE(io->WriteParts(0, kPageBytes, parts).ok());
+    ASSERT_EQ(g_bytes_of_next_call, -1) << "nothing was written by pwritev";
+    HostMemory back = *HostMemory::CreatePrivate(kPageBytes);
+    for (size_t i = 0; i < kParts; ++i) {
+      ASSERT_TRUE(io->Read(0, (i + 1) * kPageBytes, back.view()).ok());
+      ASSERT_EQ(Checksum(back.view()), Checksum(parts[i])) << i << " " << bytes_of_first_call;
+    }
   }
+}
+
+TEST(ExtentIo, PartsThatDoNotFitAreAnErrorThatSaysWhy) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  ASSERT_TRUE(io->Prepare(0, 8 * kPageBytes).ok());
+  HostMemory memory = *HostMemory::CreatePrivate(4 * kPageBytes);
+  std::vector<ByteView> parts;
+  for (size_t i = 0; i < 4; ++i) parts.push_back(memory.view().subspan(i * kPageBytes, kPageBytes));
+  // The system writes what lies below the limit, and then says that the file is too large.
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {6 * kPageBytes, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = io->WriteParts(0, 4 * kPageBytes, parts);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("File too large"), std::string::npos) << status;
+  EXPECT_TRUE(io->WriteParts(0, 4 * kPageBytes, parts).ok());
+}
+
+TEST(ExtentIo, NamesAreSynced) {
+  TempDir directory;
+  const auto io = MakeFileExtentIo(directory.path());
+  ASSERT_TRUE(io->Prepare(0, kPageBytes).ok());
+  EXPECT_TRUE(io->SyncNames().ok());
+  EXPECT_TRUE(absl::IsNotFound(SyncDirectory(directory.path() + "/none")));
 }
 
 // The flags of this process's open file `path`; nothing when it is not open.

@@ -146,7 +146,8 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     state_.store = options.store;
     state_.incarnation = options.store->incarnation();
     state_.lease_ttl = options.lease_ttl;
-    state_.heartbeat = std::min(options.session_ttl, options.lease_ttl) / kHeartbeatsPerTtl;
+    state_.stalled_max = std::min(options.session_ttl, options.lease_ttl);
+    state_.heartbeat = state_.stalled_max / kHeartbeatsPerTtl;
   }
 
   grpc::Service* grpc_service() override { return this; }
@@ -250,7 +251,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   }
 
   FetchReactor* Fetch(CallbackServerContext* context, const grpc::ByteBuffer* request) override {
-    return StartFetchStream(&state_, request);
+    return StartFetchStream(&state_, context, request);
   }
 
   ServerUnaryReactor* Drop(CallbackServerContext* context, const v1::DropRequest* request,

@@ -4,13 +4,17 @@
 //   window_[i % kFetchBlocksAhead].
 #include "cache_server/fetch_stream.h"
 
+#include <grpcpp/alarm.h>
+
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cache_server/stream_call.h"
 #include "core/check.h"
 #include "ibid/v1/cache.pb.h"
@@ -65,12 +69,14 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
 
 class FetchStream final : public StreamCall<FetchReactor> {
  public:
-  explicit FetchStream(ServiceState* state) : StreamCall(state, RpcMethod::kFetch) {}
+  FetchStream(ServiceState* state, grpc::CallbackServerContext* context)
+      : StreamCall(state, RpcMethod::kFetch), context_(context) {}
 
   void Start(const grpc::ByteBuffer& request) {
     Begin();
     record_.OnReceived(request.Length());
     const absl::Status status = Open(request);
+    if (status.ok()) LookAfterStalled(/*written_before=*/0);
     status.ok() ? Advance() : End(status);
   }
 
@@ -177,16 +183,41 @@ class FetchStream final : public StreamCall<FetchReactor> {
         std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)}));
   }
 
-  void OnWritten() override { outgoing_.Clear(); }
-
-  // The pins of what will not be sent go without a lock.
-  void OnFinishing() override {
-    Window leftover;
-    MutexLock lock(mutex_);
-    is_window_closed_ = true;
-    leftover.swap(window_);
+  void OnWritten() override {
+    outgoing_.Clear();
+    ++written_count_;
   }
 
+  // Ends the call when it has written nothing since the last look although a block was waiting.
+  void LookAfterStalled(uint64_t written_before) {
+    MutexLock lock(mutex_);
+    if (is_gone_) return;
+    const auto next = absl::ToChronoTime(absl::Now() + state_->stalled_max);
+    alarm_ = std::make_unique<grpc::Alarm>();  // the last one may be what calls
+    alarm_->Set(next, [this, self = shared_from_this(), written_before](bool) {
+      const uint64_t written = written_count_;
+      bool is_stalled = false;
+      {
+        MutexLock inner(mutex_);
+        if (is_gone_) return;
+        is_stalled = is_writing_ && written == written_before;
+        if (is_stalled) context_->TryCancel();
+      }
+      if (!is_stalled) LookAfterStalled(written);
+    });
+  }
+
+  // The alarm holds this object; so it goes, and what it calls then finds that all is over.
+  void OnGone() override {
+    std::unique_ptr<grpc::Alarm> alarm;
+    MutexLock lock(mutex_);
+    is_gone_ = true;
+    alarm.swap(alarm_);
+  }
+
+  grpc::CallbackServerContext* const context_;  // valid until OnGone
+  std::unique_ptr<grpc::Alarm> alarm_ IBID_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> written_count_{0};
   FetchPlan plan_;             // does not change after Start
   grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
 
@@ -194,12 +225,14 @@ class FetchStream final : public StreamCall<FetchReactor> {
   size_t next_acquire_ IBID_GUARDED_BY(mutex_) = 0;
   size_t next_write_ IBID_GUARDED_BY(mutex_) = 0;
   bool is_window_closed_ IBID_GUARDED_BY(mutex_) = false;
+  bool is_gone_ IBID_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
 
-FetchReactor* StartFetchStream(ServiceState* state, const grpc::ByteBuffer* request) {
-  const auto stream = std::make_shared<FetchStream>(state);
+FetchReactor* StartFetchStream(ServiceState* state, grpc::CallbackServerContext* context,
+                               const grpc::ByteBuffer* request) {
+  const auto stream = std::make_shared<FetchStream>(state, context);
   stream->Start(*request);
   return stream.get();
 }

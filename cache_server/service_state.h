@@ -58,6 +58,7 @@ struct ServiceState {
   BlockStore* store = nullptr;
   uint64_t incarnation = 0;
   absl::Duration heartbeat;
+  absl::Duration stalled_max;  // a fetch whose client takes nothing for so long is over
   absl::Duration lease_ttl;
   std::shared_ptr<HoldCount> holds = std::make_shared<HoldCount>();
   RpcMetrics metrics;

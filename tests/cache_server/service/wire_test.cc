@@ -20,6 +20,16 @@ class WireTest : public ServerFixture {
     stub = PlainStub();
   }
 
+  void Restart(absl::Duration session_ttl) {
+    client.reset();
+    server.reset();
+    ServerOptions options = SmallServer();
+    options.session_ttl = session_ttl;
+    StartServer(options);
+    client = Connect(spec);
+    stub = PlainStub();
+  }
+
   v1::BlockFrame PublishFrame(size_t i) const {
     v1::BlockFrame frame;
     frame.set_index(static_cast<uint32_t>(i));
@@ -229,6 +239,42 @@ TEST_F(WireTest, AClientThatReadsNothingIsHeldBackAndForgotten) {
   while (fetch->Read(&frame)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(fetch->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+}
+
+// One that lives and has set no deadline holds its blocks no longer than a session without a word.
+TEST_F(WireTest, AFetchThatNobodyReadsIsCutOff) {
+  Restart(/*session_ttl=*/absl::Milliseconds(600));
+  client->Publish(blocks);
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  v1::FetchRequest request = RequestForAll();
+  std::string many;
+  for (int i = 0; i < 200; ++i) many += request.keys();
+  request.set_keys(many);
+  const auto fetch = stub->Fetch(&context, request);
+  EXPECT_TRUE(Eventually([&] { return client->Stats().pinned_bytes > 0; }));
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+  v1::BlockFrame frame;
+  while (fetch->Read(&frame)) {
+  }
+  EXPECT_EQ(fetch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// Who reads slowly but reads is not.
+TEST_F(WireTest, ASlowReaderIsNotCutOff) {
+  Restart(/*session_ttl=*/absl::Milliseconds(600));
+  client->Publish(blocks);
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto fetch = stub->Fetch(&context, RequestForAll());
+  v1::BlockFrame frame;
+  size_t read_count = 0;
+  while (fetch->Read(&frame)) {
+    ++read_count;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_TRUE(fetch->Finish().ok());
+  EXPECT_EQ(read_count, blocks.links.size());
 }
 
 // A stop does not wait for a client that reads nothing, and no memory is freed under a connection

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "cache_server/server_options.h"
 #include "core/clock.h"
+#include "tests/cache_server/service/server_fixture.h"
+#include "tests/harness/http.h"
 #include "tests/harness/process.h"
 #include "transport/cache_channel.h"
 
@@ -96,6 +99,7 @@ class RunningProgramTest : public ::testing::Test {
                                           "--http_listen=127.0.0.1:0", "--host_bytes_max=64MiB",
                                           "--port_file=" + (folder / "ports")};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
+    std::filesystem::remove(folder / "ports");  // of a run before
     auto started = Process::Start(arguments, folder / "log");
     ASSERT_TRUE(started.ok()) << started.status();
     process = std::make_unique<Process>(*std::move(started));
@@ -165,6 +169,54 @@ TEST_F(RunningProgramTest, ReadsFlagsFromAFile) {
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_EQ((*session)->lease_ttl(), absl::Seconds(7));
   EXPECT_EQ((*session)->heartbeat(), absl::Seconds(7) / 5);
+}
+
+// A tier that only the start of a server makes: what it says of itself by its three ways, and that
+// what is there and nowhere else outlives a stop.
+TEST_F(RunningProgramTest, AGpuTierIsShownByTheMetricsThePageAndTheCliAndLosesNothingAtAStop) {
+  const std::vector<std::string> flags = {"--gpu_bytes_max=16MiB", "--extent_bytes=4MiB",
+                                          "--disk_dir=" + (folder / "tier"),
+                                          "--disk_bytes_max=256MiB", "--disk_write=on_demotion"};
+  Start(flags);
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks blocks = MakeBlocks(spec, 4);
+  {
+    TestClient client(absl::StrCat("127.0.0.1:", ports["port"]));
+    ASSERT_TRUE(client.channel->OpenNamespace(spec, kPatience).ok());
+    EXPECT_THAT(client.Publish(blocks), ::testing::Each(BlockOutcome::kOk));
+    EXPECT_EQ(client.Match(blocks.ns, blocks.keys(), /*lease=*/true).matched_count, 4u);
+    const auto gpu_blocks = [&] {
+      for (const auto& tier : client.Stats().tiers) {
+        if (tier.tier == "gpu") return tier.blocks;
+      }
+      return uint64_t{0};
+    };
+    EXPECT_TRUE(Eventually([&] { return gpu_blocks() == 4; })) << gpu_blocks();
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = HttpGet(ports["http_port"], "/metrics");
+    return metrics.find("\nibid_store_blocks{tier=\"gpu\"} 4\n") != std::string::npos &&
+           metrics.find("\nibid_store_gpu_promoted_blocks_total 4\n") != std::string::npos;
+  })) << HttpGet(ports["http_port"], "/metrics");
+  const std::string page = HttpGet(ports["http_port"], "/stats.json");
+  EXPECT_THAT(page, HasSubstr("\"tier\":\"gpu\"")) << page;
+  const auto status = ibid::Run({std::string(IBID_BIN_DIR) + "/ibid", "status",
+                                 absl::StrCat("--servers=127.0.0.1:", ports["port"])},
+                                absl::Seconds(30));
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->exit_code, 0) << status->err;
+  EXPECT_THAT(status->out, ::testing::ContainsRegex("  gpu .* 16.* 4 blocks"));
+  EXPECT_EQ(process->Terminate(), 0) << ReadWholeFile(folder / "log");
+
+  Start(flags);
+  TestClient client(absl::StrCat("127.0.0.1:", ports["port"]));
+  ASSERT_TRUE(client.channel->OpenNamespace(spec, kPatience).ok());
+  EXPECT_TRUE(
+      Eventually([&] { return client.Match(blocks.ns, blocks.keys()).matched_count == 4; }));
+  EXPECT_THAT(
+      client.Fetch({client.session_id(), blocks.ns}, blocks.keys(), SmallLayout().PayloadBytes()),
+      ::testing::Each(BlockOutcome::kOk));
+  EXPECT_EQ(client.received, blocks.payloads);
 }
 
 TEST_F(RunningProgramTest, ATakenPortIsOneLineAndExitCodeOne) {

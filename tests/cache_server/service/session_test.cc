@@ -1,5 +1,6 @@
 // Sessions: what lives and dies with them.
 #include <grpcpp/client_context.h>
+#include <grpcpp/server_builder.h>
 
 #include "tests/cache_server/service/server_fixture.h"
 #include "transport/call_deadline.h"
@@ -99,7 +100,53 @@ TEST_F(SessionTest, AnEndedSessionPublishesNothing) {
   EXPECT_EQ(client->Match(blocks.ns, blocks.keys()).matched_count, 0u);
 }
 
-TEST_F(SessionTest, ManyReleasesGoOutInFewMessages) {
+// The plainest server of sessions: it counts the messages.
+class CountingService final : public v1::CacheService::Service {
+ public:
+  grpc::Status Session(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream) override {
+    v1::SessionRequest request;
+    v1::SessionResponse response;
+    response.set_session_id(1);
+    response.set_heartbeat_ms(3'600'000);
+    response.set_lease_ttl_ms(3'600'000);
+    while (stream->Read(&request)) {
+      ++messages_count;
+      released_count += request.release_lease_ids_size();
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+  std::atomic<int> messages_count{0}, released_count{0};
+};
+
+TEST(SessionClientTest, ManyReleasesGoOutInOneMessage) {
+  CountingService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  {
+    TestClient client(absl::StrCat("127.0.0.1:", port));
+    ASSERT_EQ(client.session_id(), 1u);
+    EXPECT_EQ(service.messages_count, 1);
+    std::vector<uint64_t> leases(200);
+    client.session->ReleaseLeases(leases);
+    EXPECT_TRUE(Eventually([&] { return service.released_count == 200; }));
+    EXPECT_EQ(service.messages_count, 2);
+    // Those that come while a message is being sent go together in the next one: never more
+    // messages than calls, and none is forgotten.
+    for (const uint64_t lease : leases) client.session->ReleaseLeases({&lease, 1});
+    EXPECT_TRUE(Eventually([&] { return service.released_count == 400; }));
+    EXPECT_LE(service.messages_count, 2 + 200);
+  }
+  server->Shutdown();
+}
+
+TEST_F(SessionTest, ReleasesGiveBackEachOfManyLeases) {
   StartServer();
   const NamespaceSpec spec = SpecOf(SmallLayout());
   const SampleBlocks blocks = MakeBlocks(spec, 1);
@@ -113,6 +160,47 @@ TEST_F(SessionTest, ManyReleasesGoOutInFewMessages) {
   EXPECT_TRUE(Eventually([&] {
     return server->store().stats().leases == 0 && server->store().stats().pinned_bytes == 0;
   }));
+}
+
+// One message renews all leases of a session, those that it does not name; those of another session
+// end meanwhile.
+TEST_F(SessionTest, OneMessageRenewsAHundredLeases) {
+  ServerOptions options = ShortSessions();
+  options.session_ttl = absl::Hours(1);
+  options.lease_ttl = absl::Seconds(4);
+  StartServer(options);
+  const NamespaceSpec spec = SpecOf(SmallLayout());
+  const SampleBlocks blocks = MakeBlocks(spec, 2);
+  const auto client = Connect(spec);
+  client->Publish(blocks);
+  const auto stub = PlainStub();
+  grpc::ClientContext context, other_context;
+  SetTimeout(kPatience, &context);
+  SetTimeout(kPatience, &other_context);
+  const auto stream = stub->Session(&context), other_stream = stub->Session(&other_context);
+  v1::SessionRequest request;
+  v1::SessionResponse response, other_response;
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  ASSERT_TRUE(other_stream->Write(request));
+  ASSERT_TRUE(other_stream->Read(&other_response));
+  const auto lease = [&](uint64_t session) {
+    const auto reply =
+        client->channel->Match({session, blocks.ns, /*lease=*/true}, blocks.keys(), kPatience);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    ASSERT_NE(reply->lease_id, 0u);
+  };
+  for (int i = 0; i < 100; ++i) lease(response.session_id());
+  lease(other_response.session_id());
+  ASSERT_EQ(server->store().stats().leases, 101u);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  request.set_renew_leases(true);
+  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_TRUE(Eventually([&] { return server->store().stats().leases == 100; }))
+      << server->store().stats().leases << " leases";
+  context.TryCancel();
+  other_context.TryCancel();
 }
 
 // 17: a restart, however fast, ends the sessions of the run before it.

@@ -5,8 +5,10 @@
 #include <random>
 #include <set>
 
+#include "cache_server/gpu_tier.h"
+#include "core/device_memory.h"
 #include "core/metrics.h"
-#include "tests/cache_server/store/store_harness.h"
+#include "tests/cache_server/store/watch_picture.h"
 
 namespace ibid {
 namespace {
@@ -16,6 +18,7 @@ struct Tiers {
   size_t host_pages, disk_pages;  // 0: no disk tier
   DiskWriteMode mode;
   bool can_evict;
+  size_t gpu_pages = 0;  // 0: no gpu tier
 };
 
 void PrintTo(const Tiers& tiers, std::ostream* out) { *out << tiers.name; }
@@ -31,9 +34,17 @@ class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Ti
                                     : WithDisk(tiers.host_pages, tiers.disk_pages, 16);
     options.disk_write = tiers.mode;
     options.metrics = &registry_;
+    if (tiers.gpu_pages > 0) {
+      options.create_gpu_memory = [&tiers] {
+        return CreateHostDeviceMemory(tiers.gpu_pages * 4096, GpuTier::kStreamsCount);
+      };
+    }
     OpenStore(options);
     WaitForRecovery();
+    watch_ = WatchOf(*store_);
   }
+
+  BlockTierStats Gpu() { return TierOf(store_->stats(), "gpu"); }
 
   // The one number of a line of /metrics; -1 when there is none.
   double Metric(const std::string& line) {
@@ -43,11 +54,17 @@ class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Ti
     return at == std::string::npos ? -1 : std::stod(text.substr(at + line.size() + 2));
   }
 
-  // Where the index says that the block is, without touching it.
+  // Where the block will be read, by what a watcher was told: memory of the host before the
+  // device's.
   std::string TierOfBlock(const BlockKey& key) {
-    const auto probe = store_->Match({}, ns_, {&key, 1}, {});
-    if (!probe.ok() || probe->matched_count == 0) return "";
-    return probe->host_blocks == 1 ? "host" : "disk";
+    EXPECT_TRUE(picture_.Follow(*watch_));
+    const auto block = picture_.blocks.find({ns_, key});
+    const TierSet tiers = block == picture_.blocks.end() ? TierSet{} : block->second;
+    EXPECT_EQ(MatchedCount(*store_, ns_, {key}), tiers.is_empty() ? 0u : 1u);
+    for (const TierName tier : {TierName::kHost, TierName::kGpu, TierName::kDisk}) {
+      if (tiers.Has(tier)) return std::string(NameOf(tier));
+    }
+    return "";
   }
 
   // What one reader does: match with a lease, fetch what was found and some that was not, publish
@@ -66,6 +83,7 @@ class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Ti
   }
 
   void FetchOne(const BlockKey& key, bool is_leased) {
+    ASSERT_TRUE(Flush());  // what was asked for has been copied up
     const std::string expected = TierOfBlock(key);
     const auto ref = AcquireOne(key);
     ++requested_;
@@ -94,7 +112,11 @@ class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Ti
     ASSERT_TRUE(Flush());
   }
 
+  void TearDown() override { watch_.reset(); }
+
   MetricsRegistry registry_;
+  std::unique_ptr<BlockWatch> watch_;
+  Picture picture_;
   std::mt19937 random_{7};
   std::map<std::string, uint64_t> served_;  // by tier; "": a miss
   std::set<BlockKey> published_, asked_;
@@ -107,13 +129,14 @@ TEST_P(MetricsTest, TheCountsAreThoseOfTheTrace) {
     Request(ChainOf(ns_, random_() % kConversations, 1 + random_() % 12, /*shared=*/2));
     if (HasFatalFailure()) return;
     const BlockStoreStats stats = store_->stats();
-    ASSERT_EQ(Host().hits + Disk().hits + stats.missed_blocks, stats.requested_blocks);
+    ASSERT_EQ(Gpu().hits + Host().hits + Disk().hits + stats.missed_blocks, stats.requested_blocks);
   }
   const BlockStoreStats stats = store_->stats();
   EXPECT_EQ(stats.requested_blocks, requested_);
   EXPECT_EQ(stats.missed_blocks, served_[""]);
   EXPECT_EQ(Host().hits, served_["host"]);
   EXPECT_EQ(Disk().hits, served_["disk"]);
+  EXPECT_EQ(Gpu().hits, served_["gpu"]);
   EXPECT_EQ(stats.published_blocks, published_count_);
   EXPECT_EQ(stats.asked_keys, asked_keys_);
   EXPECT_EQ(stats.matched_keys, matched_keys_);
@@ -124,6 +147,10 @@ TEST_P(MetricsTest, TheCountsAreThoseOfTheTrace) {
   EXPECT_GT(served_["host"], 20u);
   if (GetParam().disk_pages > 0) {
     EXPECT_GT(served_["disk"], 20u);
+  }
+  if (GetParam().gpu_pages > 0) {
+    EXPECT_GT(served_["gpu"], 20u);
+    EXPECT_EQ(Metric("ibid_store_hits_total{tier=\"gpu\"}"), served_["gpu"]);
   }
 
   EXPECT_EQ(Metric("ibid_store_hits_total{tier=\"host\"}"), served_["host"]);
@@ -143,7 +170,7 @@ TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
     clock_.Advance(absl::Milliseconds(100));
     ASSERT_TRUE(store_->KeepAlive(session_, false).ok());
   }
-  for (const std::string tier : {"host", "disk"}) {
+  for (const std::string tier : {"host", "disk", "gpu"}) {
     const auto of = [&](const std::string& name) {
       return Metric("ibid_store_" + name + "{tier=\"" + tier + "\"}");
     };
@@ -152,7 +179,8 @@ TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
       evicted +=
           Metric("ibid_store_evictions_total{reason=\"" + reason + "\",tier=\"" + tier + "\"}");
     }
-    const BlockTierStats stats = tier == "host" ? Host() : Disk();
+    if (tier == "gpu" && GetParam().gpu_pages == 0) continue;
+    const BlockTierStats stats = TierOf(store_->stats(), tier);
     EXPECT_EQ(evicted, stats.evictions);
     EXPECT_EQ(of("residence_seconds_count"), evicted) << "nothing was dropped";
     EXPECT_EQ(evicted > 0, of("residence_seconds_sum") > 0);
@@ -160,10 +188,15 @@ TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
     EXPECT_EQ(of("used_bytes"), stats.used_bytes);
     EXPECT_EQ(of("bytes_max"), stats.bytes_max);
     EXPECT_EQ(of("largest_free_bytes"), stats.largest_free_bytes);
-    const double came = tier == "host" ? Metric("ibid_store_published_blocks_total") +
-                                             Metric("ibid_store_promoted_blocks_total")
-                                       : Metric("ibid_store_disk_write_bytes_total") / 4096;
-    EXPECT_EQ(came, evicted + stats.blocks);
+    std::map<std::string, double> came = {
+        {"host",
+         Metric("ibid_store_published_blocks_total") + Metric("ibid_store_promoted_blocks_total")},
+        {"disk", Metric("ibid_store_disk_write_bytes_total") / 4096},
+        {"gpu", Metric("ibid_store_gpu_promoted_blocks_total")}};
+    if (GetParam().gpu_pages > 0) {  // last copies of the gpu tier are copied down
+      came["host"] += Metric("ibid_store_evictions_total{reason=\"demoted\",tier=\"gpu\"}");
+    }
+    EXPECT_EQ(came[tier], evicted + stats.blocks) << tier;
   }
   EXPECT_EQ(Metric("ibid_store_leases"), 0);
   EXPECT_EQ(Metric("ibid_store_sessions"), 1);
@@ -176,7 +209,13 @@ INSTANTIATE_TEST_SUITE_P(
                       Tiers{"TinyHost", 64, 0, DiskWriteMode::kThrough, true},
                       Tiers{"HostAndDiskThrough", 64, 512, DiskWriteMode::kThrough, true},
                       Tiers{"HostAndDiskOnDemotion", 64, 512, DiskWriteMode::kOnDemotion, true},
-                      Tiers{"BothTiny", 48, 96, DiskWriteMode::kThrough, true}),
+                      Tiers{"HostAndDiskOnSecondUse", 64, 512, DiskWriteMode::kOnSecondUse, true},
+                      Tiers{"BothTiny", 48, 96, DiskWriteMode::kThrough, true},
+                      Tiers{"GpuAndHost", 64, 0, DiskWriteMode::kThrough, true, 48},
+                      Tiers{"ThreeTiers", 48, 512, DiskWriteMode::kThrough, true, 32},
+                      Tiers{"ThreeTiersOnDemotion", 48, 512, DiskWriteMode::kOnDemotion, true, 32},
+                      Tiers{"ThreeTiersOnSecondUse", 48, 512, DiskWriteMode::kOnSecondUse, true,
+                            32}),
     [](const auto& info) { return std::string(info.param.name); });
 
 using StatsTest = StoreFixture;

@@ -179,6 +179,17 @@ void SessionTable::RemoveReservation(SessionId session, EntryId block) {
   if (found != nullptr && found->reservations.erase(block) > 0) --reservations_count_;
 }
 
+bool SessionTable::TakeStaleReservation(SessionId session, EntryId block, absl::Time booked_by) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return false;
+  const auto it = found->reservations.find(block);
+  if (it == found->reservations.end() || it->second > booked_by) return false;
+  found->reservations.erase(it);
+  --reservations_count_;
+  return true;
+}
+
 // Takes from the front of the queue what is gone already and what is over at `now`.
 void SessionTable::ExpireReservations(Session& session, absl::Time now, LetGo* let_go) {
   while (!session.reservations_by_age.empty()) {

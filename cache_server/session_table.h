@@ -60,6 +60,8 @@ class SessionTable {
   // session), ResourceExhausted (reservations_per_session_max).
   absl::Status AddReservation(SessionId session, EntryId block, absl::Time now);
   void RemoveReservation(SessionId session, EntryId block);
+  // Removes it when it was last booked at `booked_by` or before. False: there is none such.
+  bool TakeStaleReservation(SessionId session, EntryId block, absl::Time booked_by);
 
   // Those that hold most blocks first. O(sessions).
   std::vector<SessionInfo> List(size_t count, absl::Time now) const;

@@ -269,10 +269,11 @@ TEST_F(WireTest, AMatchThatIsCancelledWhileItWaitsLeavesNothing) {
   const auto other = Connect(spec);
   const auto keys = blocks.keys();
   client->Publish(MakeBlocks(spec, 2));  // the first two blocks of the same chain
-  ASSERT_EQ(
-      other->channel->Claim(other->session_id(), blocks.ns, std::span(keys).subspan(2), kPatience)
-          ->wanted_count,
-      38u);
+  ASSERT_EQ(other->channel
+                ->Claim(other->session_id(), blocks.ns, std::span(keys).subspan(2),
+                        absl::InfiniteDuration(), kPatience)
+                ->wanted_count,
+            38u);
   for (int round = 0; round < 5; ++round) {
     grpc::ClientContext context;
     v1::MatchRequest request;

@@ -14,7 +14,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cache_server/block_verifier.h"
 #include "cache_server/disk_writer.h"
 #include "cache_server/event_watch.h"
@@ -420,8 +419,9 @@ absl::StatusOr<std::vector<OfferState>> BlockStore::Offer(SessionId session, con
 }
 
 absl::StatusOr<ClaimResult> BlockStore::Claim(SessionId session, const NamespaceId& ns,
-                                              std::span<const BlockKey> keys) {
-  return impl_->publish.Claim(session, ns, keys);
+                                              std::span<const BlockKey> keys,
+                                              absl::Duration take_over_after) {
+  return impl_->publish.Claim(session, ns, keys, take_over_after);
 }
 
 void BlockStore::Withdraw(SessionId session, const NamespaceId& ns,

@@ -138,9 +138,12 @@ class BlockStore {
 
   // Offer for those who will compute the blocks before they can send them: reserves keys from the
   // front on and stops at the first that is not wanted. So two sessions never hold parts of one
-  // chain and wait for each other. A reservation that the session has gets a new term.
+  // chain and wait for each other. A reservation that the session has gets a new term; one that
+  // another session has, and last made or repeated `take_over_after` ago or longer, is void: a
+  // writer that is still at it keeps its room until it is done.
   absl::StatusOr<ClaimResult> Claim(SessionId session, const NamespaceId& ns,
-                                    std::span<const BlockKey> keys);
+                                    std::span<const BlockKey> keys,
+                                    absl::Duration take_over_after = absl::InfiniteDuration());
   // Gives back the session's reservations of these keys, except of those that are being filled.
   void Withdraw(SessionId session, const NamespaceId& ns, std::span<const BlockKey> keys);
 

@@ -66,6 +66,10 @@ absl::Status BlockStoreOptions::Validate() const {
   if (o.must_stay_percent_max > 100) {
     return Invalid("must_stay_percent_max", o.must_stay_percent_max, "must be at most 100");
   }
+  if (o.leased_percent_per_session_max == 0 || o.leased_percent_per_session_max > 100) {
+    return Invalid("leased_percent_per_session_max", o.leased_percent_per_session_max,
+                   "must be 1 to 100");
+  }
   const std::pair<absl::string_view, absl::Duration> terms[] = {
       {"lease_ttl", o.lease_ttl},
       {"session_ttl", o.session_ttl},

@@ -227,7 +227,12 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
       store().Withdraw(session, ns, keys);
       return absl::OkStatus();
     }
-    if (request.stops_at_refusal()) return ClaimNow(session, ns, keys, response);
+    if (request.stops_at_refusal()) {
+      const absl::Duration take_over_after = request.take_over_after_ms() == 0
+                                                 ? absl::InfiniteDuration()
+                                                 : absl::Milliseconds(request.take_over_after_ms());
+      return ClaimNow(session, ns, keys, take_over_after, response);
+    }
     IBID_ASSIGN_OR_RETURN(const std::vector<OfferState> states, store().Offer(session, ns, keys));
     IBID_CHECK(states.size() == keys.size()) << states.size() << " " << keys.size();
     for (const OfferState state : states)
@@ -236,8 +241,9 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
   }
 
   absl::Status ClaimNow(SessionId session, const NamespaceId& ns, const std::vector<BlockKey>& keys,
-                        v1::OfferResponse* response) {
-    IBID_ASSIGN_OR_RETURN(const ClaimResult claim, store().Claim(session, ns, keys));
+                        absl::Duration take_over_after, v1::OfferResponse* response) {
+    IBID_ASSIGN_OR_RETURN(const ClaimResult claim,
+                          store().Claim(session, ns, keys, take_over_after));
     for (uint32_t i = 0; i < claim.wanted_count; ++i)
       response->add_outcomes(v1::BLOCK_OUTCOME_WANTED);
     if (claim.refusal != OfferState::kWanted)

@@ -55,7 +55,8 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
 }
 
 absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const NamespaceId& ns,
-                                               std::span<const BlockKey> keys) {
+                                               std::span<const BlockKey> keys,
+                                               absl::Duration take_over_after) {
   IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
   ClaimResult result;
   if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
@@ -64,10 +65,30 @@ absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const Namespac
     EntryId used = kNoEntry;
     bool must_write = false;
     result.refusal = OfferOne(session, *info, key, can_publish, &used, &must_write);
+    if (result.refusal == OfferState::kPending && can_publish &&
+        RevokeStale(*info, key, parts_.Now() - take_over_after)) {
+      result.refusal = OfferOne(session, *info, key, can_publish, &used, &must_write);
+    }
     if (result.refusal != OfferState::kWanted) break;
     ++result.wanted_count;
   }
   return result;
+}
+
+bool PublishPath::RevokeStale(const NamespaceInfo& ns, const BlockKey& key, absl::Time booked_by) {
+  IndexShard& shard = parts_.index.ShardOf(key);
+  EntryId id;
+  SessionId owner;
+  {
+    MutexLock lock(shard.mutex);
+    id = shard.Find(ns.number, key);
+    if (id == kNoEntry || !shard.Get(id).is_filling()) return false;
+    owner.value = shard.Get(id).details().checksum;
+  }
+  // Of several who find it stale one gets here: the others find a reservation that is new.
+  if (!parts_.sessions.TakeStaleReservation(owner, id, booked_by)) return false;
+  Revoke(owner, id);
+  return true;
 }
 
 void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,

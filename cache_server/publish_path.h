@@ -29,7 +29,7 @@ class PublishPath {
   absl::StatusOr<std::vector<OfferState>> Offer(SessionId session, const NamespaceId& ns,
                                                 std::span<const BlockKey> keys);
   absl::StatusOr<ClaimResult> Claim(SessionId session, const NamespaceId& ns,
-                                    std::span<const BlockKey> keys);
+                                    std::span<const BlockKey> keys, absl::Duration take_over_after);
   void Withdraw(SessionId session, const NamespaceId& ns, std::span<const BlockKey> keys);
   absl::StatusOr<WriterSlot> Reserve(SessionId session, const NamespaceId& ns,
                                      const ChainLink& link);
@@ -48,6 +48,9 @@ class PublishPath {
   // entry when the block is there; `must_write`: it is to be queued for that use.
   OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
                       bool can_publish, EntryId* used, bool* must_write);
+  // True when another session's reservation of the block was made or repeated no later than
+  // `booked_by`: it is void now, and whoever offers next may reserve the block.
+  bool RevokeStale(const NamespaceInfo& ns, const BlockKey& key, absl::Time booked_by);
   // The entry, filling, with the writer's flag. Errors: AlreadyExists, InvalidArgument.
   absl::StatusOr<EntryId> BeginWriting(SessionId session, const NamespaceInfo& ns,
                                        const ChainLink& link);

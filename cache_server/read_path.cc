@@ -315,6 +315,7 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
       for (size_t s = 0; s < shards.size(); ++s) {
         if (is_matched && held != nullptr) {
           (*held)[s].ids.push_back(found[s][i].id);
+          (*held)[s].taken_count += found[s][i].is_first_hold && !found[s][i].is_only_on_disk();
           if (found[s][i].is_unwritten) residency_.WriteUsed(found[s][i].id, shards[s].ns);
         } else if (found[s][i].is_held) {
           residency_.EndHold(found[s][i].id, shards[s].ns->payload_bytes);

@@ -52,6 +52,7 @@ class ReadPath {
     bool is_held = false;  // once more
     bool is_first_hold = false;
     bool is_unwritten = false;  // held, and neither on disk nor on its way there
+    bool is_only_on_disk() const { return !is_in_host && !is_in_gpu; }
   };
 
   // What an entry says, its shard locked. With `adds_hold` a resident block is held once more; a

@@ -31,6 +31,9 @@ ABSL_FLAG(std::string, tenants_file, "",
           "JSON file with the quotas of tenants; empty: no quotas at the start.");
 ABSL_FLAG(uint32_t, must_stay_percent_max, ibid::ServerOptions().must_stay_percent_max,
           "How much of each tier, in percent, blocks may take that are pinned to stay.");
+ABSL_FLAG(uint32_t, leased_percent_per_session_max,
+          ibid::ServerOptions().leased_percent_per_session_max,
+          "How much of the host tier, in percent, the leases of one session may hold.");
 ABSL_FLAG(
     ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
     "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");
@@ -83,6 +86,7 @@ ServerOptions ServerOptionsFromFlags() {
   options.eviction_policy = absl::GetFlag(FLAGS_eviction_policy);
   options.tenants_file = absl::GetFlag(FLAGS_tenants_file);
   options.must_stay_percent_max = absl::GetFlag(FLAGS_must_stay_percent_max);
+  options.leased_percent_per_session_max = absl::GetFlag(FLAGS_leased_percent_per_session_max);
   options.extent_bytes = absl::GetFlag(FLAGS_extent_bytes);
   options.lease_ttl = absl::GetFlag(FLAGS_lease_ttl);
   options.session_ttl = absl::GetFlag(FLAGS_session_ttl);

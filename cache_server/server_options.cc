@@ -118,6 +118,10 @@ absl::Status ServerOptions::Validate() const {
   if (must_stay_percent_max > 100) {
     return Wrong("must_stay_percent_max", absl::StrCat(must_stay_percent_max), "use 0 to 100");
   }
+  if (leased_percent_per_session_max == 0 || leased_percent_per_session_max > 100) {
+    return Wrong("leased_percent_per_session_max", absl::StrCat(leased_percent_per_session_max),
+                 "use 1 to 100");
+  }
   IBID_RETURN_IF_ERROR(CheckPositive("lease_ttl", lease_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("session_ttl", session_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("reservation_ttl", reservation_ttl));
@@ -154,6 +158,7 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.disk_write = DiskWriteModeOf(disk_write).value_or(DiskWriteMode::kThrough);
   options.eviction_policy = eviction_policy;
   options.must_stay_percent_max = must_stay_percent_max;
+  options.leased_percent_per_session_max = leased_percent_per_session_max;
   options.extent_bytes = extent_bytes.bytes;
   options.lease_ttl = lease_ttl;
   options.session_ttl = session_ttl;

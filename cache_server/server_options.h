@@ -31,6 +31,7 @@ struct ServerOptions {
   std::string disk_write = "through";  // or on_demotion, on_second_use
   std::string eviction_policy = "hazard";
   uint32_t must_stay_percent_max = 50;
+  uint32_t leased_percent_per_session_max = 50;
   std::string tenants_file;  // quotas; empty: none
   ByteCount extent_bytes{uint64_t{64} << 20};
   absl::Duration lease_ttl = absl::Seconds(30);

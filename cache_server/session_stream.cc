@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/limit.h"
 #include "core/log.h"
 #include "transport/limits.h"
 
@@ -87,9 +88,9 @@ class SessionStream final : public BidiCall<v1::SessionRequest, v1::SessionRespo
     }
     if (session.value == 0) return OpenSession(message.client_name());
     if (static_cast<size_t>(message.release_lease_ids_size()) > kReleaseLeasesMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Session: ", message.release_lease_ids_size(),
-                       " leases in one message, over kReleaseLeasesMax=", kReleaseLeasesMax));
+      return LimitReached(
+          absl::StrCat("Session: ", message.release_lease_ids_size(), " leases in one message"),
+          "kReleaseLeasesMax", kReleaseLeasesMax);
     }
     std::vector<LeaseId> releases;
     for (const uint64_t id : message.release_lease_ids()) releases.push_back(LeaseId{id});

@@ -29,6 +29,8 @@ SessionTable::SessionTable(const BlockStoreOptions& options)
       sessions_max_(options.sessions_max),
       leases_max_(options.leases_per_session_max),
       leased_blocks_max_(options.leased_blocks_per_session_max),
+      leased_percent_max_(options.leased_percent_per_session_max),
+      taken_bytes_max_(options.host_bytes_max * options.leased_percent_per_session_max / 100),
       reservations_of_one_max_(options.reservations_per_session_max),
       reservations_max_(options.reservations_max) {}
 
@@ -64,6 +66,12 @@ uint64_t SessionTable::Lease::blocks_count() const {
   uint64_t count = 0;
   for (const HeldBlocks& held : blocks) count += held.ids.size();
   return count;
+}
+
+uint64_t SessionTable::Lease::taken_bytes() const {
+  uint64_t bytes = 0;
+  for (const HeldBlocks& held : blocks) bytes += held.taken_bytes();
+  return bytes;
 }
 
 void SessionTable::Lease::MoveTo(LetGo* let_go) {
@@ -110,8 +118,11 @@ LetGo SessionTable::End(SessionId session) {
 absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id,
                                                std::vector<HeldBlocks>* blocks, absl::Time now) {
   if (id.value == 0) id.value = RandomId();
-  uint64_t count = 0;
-  for (const HeldBlocks& held : *blocks) count += held.ids.size();
+  uint64_t count = 0, taken_bytes = 0;
+  for (const HeldBlocks& held : *blocks) {
+    count += held.ids.size();
+    taken_bytes += held.taken_bytes();
+  }
   MutexLock lock(mutex_);
   Session* const found = Find(session);
   if (found == nullptr) return UnknownSession();
@@ -122,11 +133,16 @@ absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id,
     return LimitReached("too many leased blocks of one session", "leased_blocks_per_session_max",
                         leased_blocks_max_);
   }
+  if (found->taken_bytes + taken_bytes > taken_bytes_max_) {
+    return LimitReached("too much of the host tier is leased by one session",
+                        "leased_percent_per_session_max", leased_percent_max_);
+  }
   if (found->leases.contains(id.value)) {
     return absl::AlreadyExistsError("the session has a lease of this id: choose ids at random");
   }
   found->heard_at = std::max(found->heard_at, now);
   found->leased_blocks += count;
+  found->taken_bytes += taken_bytes;
   found->leases[id.value] = Lease{std::move(*blocks), now};
   ++leases_count_;
   return id;
@@ -139,6 +155,7 @@ void SessionTable::TakeLease(SessionId session, LeaseId lease, LetGo* let_go) {
   const auto it = found->leases.find(lease.value);
   if (it == found->leases.end()) return;
   found->leased_blocks -= it->second.blocks_count();
+  found->taken_bytes -= it->second.taken_bytes();
   it->second.MoveTo(let_go);
   found->leases.erase(it);
   --leases_count_;
@@ -195,6 +212,17 @@ void SessionTable::Session::ForgetOldTerms() {
     const auto it = reservations.find(term.second);
     return it == reservations.end() || it->second != term.first;
   });
+}
+
+bool SessionTable::TakeStaleReservation(SessionId session, EntryId block, absl::Time booked_by) {
+  MutexLock lock(mutex_);
+  Session* const found = Find(session);
+  if (found == nullptr) return false;
+  const auto it = found->reservations.find(block);
+  if (it == found->reservations.end() || it->second > booked_by) return false;
+  found->reservations.erase(it);
+  --reservations_count_;
+  return true;
 }
 
 // Takes from the front of the queue what is gone already and what is over at `now`.
@@ -263,6 +291,7 @@ LetGo SessionTable::ExpireWithin(SessionId id, Session& session, absl::Time now)
       continue;
     }
     session.leased_blocks -= it->second.blocks_count();
+    session.taken_bytes -= it->second.taken_bytes();
     it->second.MoveTo(&let_go);
     session.leases.erase(it++);
     --leases_count_;

@@ -25,6 +25,8 @@ namespace ibid {
 struct HeldBlocks {
   std::vector<EntryId> ids;
   uint64_t payload_bytes = 0;  // of each
+  uint64_t taken_count = 0;    // in memory, and held by nobody before: what eviction lost to it
+  uint64_t taken_bytes() const { return taken_count * payload_bytes; }
 };
 
 // What a session held and holds no more.
@@ -48,8 +50,8 @@ class SessionTable {
   LetGo End(SessionId session);
 
   // `id` 0: any. Errors: FailedPrecondition (unknown session), AlreadyExists (the session has this
-  // lease), ResourceExhausted (leases_per_session_max, leased_blocks_per_session_max); `blocks` is
-  // then unchanged.
+  // lease), ResourceExhausted (leases_per_session_max, leased_blocks_per_session_max,
+  // leased_percent_per_session_max); `blocks` is then unchanged.
   absl::StatusOr<LeaseId> AddLease(SessionId session, LeaseId id, std::vector<HeldBlocks>* blocks,
                                    absl::Time now);
   // Adds what the lease held to `let_go`. Nothing when it is unknown, or was taken before.
@@ -60,6 +62,8 @@ class SessionTable {
   // session), ResourceExhausted (reservations_per_session_max, reservations_max).
   absl::Status AddReservation(SessionId session, EntryId block, absl::Time now);
   void RemoveReservation(SessionId session, EntryId block);
+  // Removes it when it was last booked at `booked_by` or before. False: there is none such.
+  bool TakeStaleReservation(SessionId session, EntryId block, absl::Time booked_by);
 
   // Those that hold most blocks first. O(sessions).
   std::vector<SessionInfo> List(size_t count, absl::Time now) const;
@@ -80,6 +84,7 @@ class SessionTable {
     std::vector<HeldBlocks> blocks;
     absl::Time made_at;
     uint64_t blocks_count() const;
+    uint64_t taken_bytes() const;
     void MoveTo(LetGo* let_go);
   };
   struct Session {
@@ -89,6 +94,7 @@ class SessionTable {
     absl::Time renewed_at = absl::InfinitePast();
     absl::flat_hash_map<uint64_t, Lease> leases;
     uint64_t leased_blocks = 0;                                      // of all leases
+    uint64_t taken_bytes = 0;                                        // of all leases
     absl::flat_hash_map<EntryId, absl::Time> reservations;           // when each was last booked
     std::deque<std::pair<absl::Time, EntryId>> reservations_by_age;  // may name some that are gone
     void ForgetOldTerms();
@@ -110,6 +116,8 @@ class SessionTable {
   const uint32_t sessions_max_;
   const uint32_t leases_max_;
   const uint32_t leased_blocks_max_;
+  const uint32_t leased_percent_max_;
+  const uint64_t taken_bytes_max_;
   const uint32_t reservations_of_one_max_;
   const uint32_t reservations_max_;
 

@@ -50,7 +50,7 @@ BlockResult RefusalOf(BlockOutcome outcome) {
 }  // namespace
 
 ClaimedPrefix ClientImpl::Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                                absl::Duration timeout) {
+                                absl::Duration timeout, absl::Duration take_over_after) {
   const absl::Time deadline = DeadlineIn(timeout, options_.match_timeout);
   ClaimedPrefix result;
   for (const Run& run : SplitIntoRuns(placement_.Place(links), options_.match_keys_max)) {
@@ -60,8 +60,8 @@ ClaimedPrefix ClientImpl::Claim(const NamespaceHandle& ns, std::span<const Chain
     BlockOutcome refusal = BlockOutcome::kUnspecified;
     const absl::Status status =
         link.Call(CallKind::kOffer, ns.index, deadline, [&](const LinkCall& call) -> absl::Status {
-          const absl::StatusOr<ClaimReply> reply =
-              call.channel->Claim(call.session->session_id(), ns.id, keys, call.timeout);
+          const absl::StatusOr<ClaimReply> reply = call.channel->Claim(
+              call.session->session_id(), ns.id, keys, take_over_after, call.timeout);
           IBID_RETURN_IF_ERROR(reply.status());
           IBID_RETURN_IF_ERROR(link.CheckIncarnation(call, reply->incarnation));
           wanted_count = reply->wanted_count;

@@ -309,8 +309,8 @@ std::vector<PrefixMatch> Client::MatchShards(std::span<const ShardLinks> shards,
 }
 
 ClaimedPrefix Client::Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                            absl::Duration timeout) {
-  return impl_->Claim(ns, links, timeout);
+                            absl::Duration timeout, absl::Duration take_over_after) {
+  return impl_->Claim(ns, links, timeout, take_over_after);
 }
 
 void Client::Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,

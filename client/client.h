@@ -213,9 +213,11 @@ class Client {
   // For who is about to compute `links` and will publish them: reserves them from the first on, up
   // to the first block that is stored or that another client has claimed. A claim ends with its
   // publication, with Withdraw, with the session, or reservation_ttl after it was last made or
-  // repeated. Does not block past min(timeout, match_timeout).
+  // repeated; or when another client claims the block and takes over what is older than
+  // `take_over_after`. Does not block past min(timeout, match_timeout).
   ClaimedPrefix Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                      absl::Duration timeout = absl::InfiniteDuration());
+                      absl::Duration timeout = absl::InfiniteDuration(),
+                      absl::Duration take_over_after = absl::InfiniteDuration());
   // Gives back what was claimed and is not being published. Best effort.
   void Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,
                 absl::Duration timeout = absl::InfiniteDuration());

@@ -64,7 +64,7 @@ class ClientImpl {
   std::vector<PrefixMatch> MatchShards(std::span<const ShardLinks> shards,
                                        const MatchCallOptions& options);
   ClaimedPrefix Claim(const NamespaceHandle& ns, std::span<const ChainLink> links,
-                      absl::Duration timeout);
+                      absl::Duration timeout, absl::Duration take_over_after);
   void Withdraw(const NamespaceHandle& ns, std::span<const ChainLink> links,
                 absl::Duration timeout);
   PrefixCount Probe(const NamespaceId& ns, std::span<const ChainLink> chain,

@@ -23,6 +23,8 @@ namespace ibid {
 namespace {
 
 constexpr uint32_t kGoldenTokensCount = 16;
+// A claim that is told to take over reservations older than this takes none over.
+constexpr absl::Duration kTakeOverAfterMax = absl::Hours(24);
 
 void FillFields(const NamespaceSpec& spec, v1::NamespaceFields* fields) {
   fields->set_model(spec.model);
@@ -146,10 +148,14 @@ class GrpcCacheChannel final : public CacheChannel {
   }
 
   absl::StatusOr<ClaimReply> Claim(uint64_t session_id, const NamespaceId& ns,
-                                   std::span<const BlockKey> keys,
+                                   std::span<const BlockKey> keys, absl::Duration take_over_after,
                                    absl::Duration timeout) override {
     v1::OfferRequest request;
     request.set_stops_at_refusal(true);
+    if (take_over_after < kTakeOverAfterMax) {
+      request.set_take_over_after_ms(
+          static_cast<uint32_t>(std::max<int64_t>(1, absl::ToInt64Milliseconds(take_over_after))));
+    }
     IBID_ASSIGN_OR_RETURN(const v1::OfferResponse response,
                           SendOffer(session_id, ns, keys, timeout, &request));
     ClaimReply reply{response.incarnation()};

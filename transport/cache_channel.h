@@ -200,9 +200,11 @@ class CacheChannel {
   virtual absl::StatusOr<MatchReply> MatchShards(const MatchCall& call,
                                                  std::span<const MatchShard> shards,
                                                  absl::Duration timeout) = 0;
-  // Reserves `keys` from the first on, and stops at the first that is not wanted.
+  // Reserves `keys` from the first on, and stops at the first that is not wanted. Reservations of
+  // others that are older than `take_over_after` become this session's.
   virtual absl::StatusOr<ClaimReply> Claim(uint64_t session_id, const NamespaceId& ns,
                                            std::span<const BlockKey> keys,
+                                           absl::Duration take_over_after,
                                            absl::Duration timeout) = 0;
   // Gives back what Claim or Offer reserved of `keys` and nobody fills yet. Returns the
   // incarnation.

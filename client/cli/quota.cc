@@ -7,11 +7,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "client/cli/each_server.h"
 #include "client/cli/flags.h"
-#include "client/cli/format.h"
+#include "client/cli/tenants.h"
 
 namespace ibid::cli {
 namespace {
@@ -19,76 +18,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr absl::Duration kTimeout = absl::Seconds(10);
-
-// A limit of a quota: a flag, and a field of the JSON, of its name.
-struct LimitOfQuota {
-  const char* name;
-  absl::Flag<std::string>* flag;
-  std::optional<uint64_t> QuotaValues::*value;
-  const char* tier;  // null: it is the rate
-  uint64_t TenantState::*used = nullptr;
-};
-
-const std::vector<LimitOfQuota>& Limits() {
-  static const auto* const limits = new std::vector<LimitOfQuota>{
-      {"publish_bytes_per_second_max", &FLAGS_publish_bytes_per_second_max,
-       &QuotaValues::publish_bytes_per_second_max, nullptr},
-      {"host_bytes_max", &FLAGS_host_bytes_max, &QuotaValues::host_bytes_max, "host",
-       &TenantState::host_used_bytes},
-      {"disk_bytes_max", &FLAGS_disk_bytes_max, &QuotaValues::disk_bytes_max, "disk",
-       &TenantState::disk_used_bytes},
-      {"gpu_bytes_max", &FLAGS_gpu_bytes_max, &QuotaValues::gpu_bytes_max, "gpu",
-       &TenantState::gpu_used_bytes}};
-  return *limits;
-}
-
-std::string RateText(const QuotaValues& quota) {
-  if (!quota.publish_bytes_per_second_max.has_value()) return "no limit";
-  return absl::StrCat(Bytes(*quota.publish_bytes_per_second_max), "/s");
-}
-
-// "host 1.0 GiB of 4.0 GiB, disk 2.0 GiB": tiers that it neither uses nor is limited in are left
-// out.
-std::string TiersText(const TenantState& tenant) {
-  std::vector<std::string> tiers;
-  for (const LimitOfQuota& limit : Limits()) {
-    if (limit.tier == nullptr) continue;
-    const std::optional<uint64_t>& bytes_max = tenant.quota.*limit.value;
-    const uint64_t used = tenant.*limit.used;
-    if (used == 0 && !bytes_max.has_value()) continue;
-    std::string& text = tiers.emplace_back(absl::StrCat(limit.tier, " ", Bytes(used)));
-    if (bytes_max.has_value()) absl::StrAppend(&text, " of ", Bytes(*bytes_max));
-  }
-  return tiers.empty() ? "nothing stored" : absl::StrJoin(tiers, ", ");
-}
-
-std::string DefaultText(const QuotaValues& quota) {
-  std::string text = absl::StrCat(RateText(quota), " to publish");
-  for (const LimitOfQuota& limit : Limits()) {
-    if (limit.tier == nullptr || !(quota.*limit.value).has_value()) continue;
-    absl::StrAppend(&text, ", ", limit.tier, " ", Bytes(*(quota.*limit.value)));
-  }
-  return text;
-}
-
-ordered_json ToJson(const QuotaValues& quota) {
-  ordered_json json = ordered_json::object();
-  for (const LimitOfQuota& limit : Limits()) {
-    if ((quota.*limit.value).has_value()) json[limit.name] = *(quota.*limit.value);
-  }
-  return json;
-}
-
-ordered_json ToJson(const TenantState& tenant) {
-  return {{"tenant", tenant.tenant},
-          {"quota", ToJson(tenant.quota)},
-          {"has_default", tenant.has_default},
-          {"published_bytes", tenant.published_bytes},
-          {"refused_blocks", tenant.refused_blocks},
-          {"host_used_bytes", tenant.host_used_bytes},
-          {"disk_used_bytes", tenant.disk_used_bytes},
-          {"gpu_used_bytes", tenant.gpu_used_bytes}};
-}
 
 int Fail(const Command& command, const std::string& address, const absl::Status& status,
          ordered_json* answer) {
@@ -107,12 +36,9 @@ int ListQuotas(const Command& command) {
           (*answer)["tenants"].push_back(ToJson(tenant));
         }
         if (absl::GetFlag(FLAGS_json)) return kExitOk;
-        absl::PrintF("server %s: default %s\n", address, DefaultText(list->default_quota));
+        absl::PrintF("server %s: default %s\n", address, QuotaText(list->default_quota));
         for (const TenantState& tenant : list->tenants) {
-          absl::PrintF("  %-20s %s; %s%s; published %s, %d blocks refused\n",
-                       tenant.tenant.empty() ? "(unnamed)" : tenant.tenant, TiersText(tenant),
-                       RateText(tenant.quota), tenant.has_default ? " (default)" : "",
-                       Bytes(tenant.published_bytes), tenant.refused_blocks);
+          absl::PrintF("  %s\n", TenantText(tenant));
         }
         return kExitOk;
       });
@@ -132,7 +58,7 @@ struct QuotaChange {
 // Nothing after an error, of which the usage was told.
 std::optional<QuotaChange> ReadChange(const Command& command) {
   QuotaChange change;
-  for (const LimitOfQuota& limit : Limits()) {
+  for (const LimitOfQuota& limit : QuotaLimits()) {
     if (!IsGiven(limit.name)) continue;
     const std::string text = absl::GetFlag(*limit.flag);
     uint64_t value = 0;

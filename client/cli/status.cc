@@ -9,6 +9,7 @@
 #include "client/cli/flags.h"
 #include "client/cli/format.h"
 #include "client/cli/json.h"
+#include "client/cli/tenants.h"
 
 namespace ibid::cli {
 namespace {
@@ -17,6 +18,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(5);
 
 struct Answers {
   std::vector<ServerStats> servers;
+  QuotaReader::Answers quotas;                           // one a server
   std::optional<absl::StatusOr<InferenceStats>> worker;  // when it was asked
 
   bool has_silent() const {
@@ -32,6 +34,7 @@ absl::StatusOr<Answers> AskAll() {
   if (!client.ok()) return client.status();
   Answers answers;
   answers.servers = (*client)->Stats();
+  answers.quotas = QuotaReader().Read(answers.servers, TimeoutOr(kTimeout));
   if (IsGiven("worker")) {
     auto worker = ConnectWorker(absl::GetFlag(FLAGS_worker));
     if (!worker.ok()) return worker.status();
@@ -42,7 +45,11 @@ absl::StatusOr<Answers> AskAll() {
 
 void PrintJson(const Answers& answers) {
   nlohmann::ordered_json json = {{"servers", nlohmann::ordered_json::array()}};
-  for (const ServerStats& server : answers.servers) json["servers"].push_back(ToJson(server));
+  for (size_t i = 0; i < answers.servers.size(); ++i) {
+    nlohmann::ordered_json server = ToJson(answers.servers[i]);
+    if (answers.servers[i].status.ok()) server["quotas"] = QuotaJson(answers.quotas[i]);
+    json["servers"].push_back(std::move(server));
+  }
   if (answers.worker.has_value())
     json["worker"] = ToJson(absl::GetFlag(FLAGS_worker), *answers.worker);
   std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
@@ -133,7 +140,10 @@ int Run(const Command& command, void (*print)(const Answers&)) {
 
 int RunStatus(const Command& command) {
   return Run(command, [](const Answers& answers) {
-    for (const ServerStats& server : answers.servers) PrintServer(server);
+    for (size_t i = 0; i < answers.servers.size(); ++i) {
+      PrintServer(answers.servers[i]);
+      if (answers.servers[i].status.ok()) std::fputs(QuotaLines(answers.quotas[i]).c_str(), stdout);
+    }
     if (answers.worker.has_value()) PrintWorker(absl::GetFlag(FLAGS_worker), *answers.worker);
   });
 }
@@ -154,8 +164,9 @@ int RunStats(const Command& command) {
 
 const Command kStatusCommand = {
     "status",
-    "who answers, and how full the tiers are",
-    "Shows each cache server with its tiers, and the worker if --worker is given. Exit code 3 when "
+    "who answers, how full the tiers are, and quotas",
+    "Shows each cache server with its tiers and quotas, and the worker if --worker is given. Exit "
+    "code 3 when "
     "one of them does "
     "not\n"
     "answer.\n\n  ibid status --servers=10.0.0.1:7070,10.0.0.2:7070 --worker=10.0.0.9:7080\n",

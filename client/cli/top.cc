@@ -12,6 +12,7 @@
 #include "client/cli/format.h"
 #include "client/cli/json.h"
 #include "client/cli/rates.h"
+#include "client/cli/tenants.h"
 
 namespace ibid::cli {
 namespace {
@@ -59,7 +60,7 @@ void AppendServer(const ServerStats& now, const ServerRates& rates, std::string*
   absl::StrAppendFormat(out, "  traffic %s out, %s in\n", PerSecond(rates.sent_bytes_per_second),
                         PerSecond(rates.received_bytes_per_second));
   for (const auto& [name, method] : rates.methods) {
-    if (method.calls_per_second == 0 || name == "GetStats") continue;
+    if (method.calls_per_second == 0 || name == "GetStats" || name == "ListQuotas") continue;
     absl::StrAppendFormat(out, "  %-13s %8.1f/s  median %9s  99%% %9s\n", name,
                           method.calls_per_second, Latency(method.median_seconds),
                           Latency(method.p99_seconds));
@@ -86,14 +87,18 @@ nlohmann::ordered_json ToJson(const ServerRates& rates) {
 }
 
 void Show(const std::vector<ServerStats>& before, const std::vector<ServerStats>& now,
-          absl::Duration apart) {
+          const QuotaReader::Answers& quotas, absl::Duration apart) {
   std::string text;
   nlohmann::ordered_json json = {{"servers", nlohmann::ordered_json::array()}};
   for (size_t i = 0; i < now.size(); ++i) {
     const ServerRates rates = RatesBetween(before[i], now[i], apart);
     AppendServer(now[i], rates, &text);
     nlohmann::ordered_json server = cli::ToJson(now[i]);
-    if (now[i].status.ok()) server["last_interval"] = ToJson(rates);
+    if (now[i].status.ok()) {
+      text += QuotaLines(quotas[i]);
+      server["last_interval"] = ToJson(rates);
+      server["quotas"] = QuotaJson(quotas[i]);
+    }
     json["servers"].push_back(std::move(server));
   }
   if (absl::GetFlag(FLAGS_json)) {
@@ -112,6 +117,7 @@ int RunTop(const Command& command) {
   auto client = ConnectClient(kTimeout);
   if (!client.ok()) return FailUsage(command, client.status().message());
   const uint64_t count = absl::GetFlag(FLAGS_count);
+  QuotaReader quotas;
   std::vector<ServerStats> before = (*client)->Stats();
   if (!(*client)->is_any_reachable()) return FailServers(command);
   absl::Time asked_at = absl::Now();
@@ -120,7 +126,7 @@ int RunTop(const Command& command) {
     absl::SleepFor(kInterval);
     std::vector<ServerStats> now = (*client)->Stats();
     const absl::Time at = absl::Now();
-    Show(before, now, at - asked_at);
+    Show(before, now, quotas.Read(now, TimeoutOr(kTimeout)), at - asked_at);
     if (std::ferror(stdout) != 0) return kExitOk;  // whoever read it has gone
     before = std::move(now);
     asked_at = at;
@@ -133,7 +139,8 @@ int RunTop(const Command& command) {
 const Command kTopCommand = {
     "top",
     "what servers do now, each second",
-    "Shows tiers, hits by tier, throughput, latencies and what sessions hold, of the last second, "
+    "Shows tiers, hits by tier, throughput, latencies, what sessions hold and quotas, of the last "
+    "second, "
     "again and again until it is\n"
     "interrupted or --count is reached. Where there is no terminal it prints the same lines; "
     "--json one object a line.\n\n  ibid top --servers=10.0.0.1:7070,10.0.0.2:7070\n  ibid top "

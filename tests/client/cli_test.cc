@@ -7,7 +7,9 @@
 #include "nlohmann/json.hpp"
 #include "tests/client/cluster.h"
 #include "tests/client/fake_worker.h"
+#include "tests/harness/outward_address.h"
 #include "tests/harness/process.h"
+#include "transport/admin_channel.h"
 
 namespace ibid {
 namespace {
@@ -290,6 +292,57 @@ TEST_F(CliTest, AQuotaIsSetAndShown) {
   const RunResult reload = Ibid({"quota", "--reload"});
   EXPECT_EQ(reload.exit_code, 4);
   EXPECT_THAT(reload.err, HasSubstr("start it with --tenants_file"));
+}
+
+TEST_F(CliTest, StatusAndTopShowTheTenantsWithQuotasFirstAndNoMoreThanEight) {
+  PublishChain(client_.get(), ns_, TestChain(ns_.id, 4));
+  const auto admin = *AdminChannel::Create(cluster_.proxy(0).address(), {});
+  for (int i = 0; i < 10; ++i) {
+    QuotaValues quota;
+    quota.host_bytes_max = 1'000'000 + i;
+    ASSERT_TRUE(admin->SetQuota("tenant-" + std::to_string(i), quota, absl::Seconds(5)).ok());
+  }
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"status"}, {"top", "--count=1"}}) {
+    const RunResult text = Ibid(command);
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_THAT(text.out, HasSubstr("quotas  default no limit to publish"));
+    EXPECT_THAT(text.out, HasSubstr("tenant-0             host 0 B of 976.6 KiB; no limit;"));
+    EXPECT_THAT(text.out, HasSubstr("tenant-7"));
+    EXPECT_THAT(text.out, Not(HasSubstr("tenant-8")));
+    EXPECT_THAT(text.out, HasSubstr("and 3 more tenants: ibid quota")) << "one has no name";
+    std::vector<std::string> as_json = command;
+    as_json.push_back("--json");
+    const auto quotas = nlohmann::json::parse(Ibid(as_json).out)["servers"][0]["quotas"];
+    EXPECT_EQ(quotas["tenants_count"], 11);
+    ASSERT_EQ(quotas["tenants"].size(), 8u);
+    EXPECT_EQ(quotas["tenants"][7]["quota"]["host_bytes_max"], 1'000'007);
+  }
+}
+
+TEST_F(CliTest, AServerThatTellsOnlyAdministratorsItsQuotasCostsALine) {
+  const std::string outward = OutwardAddress();
+  if (outward.empty()) GTEST_SKIP() << "this machine has only loopback addresses";
+  ServerOptions options;
+  options.listen = "0.0.0.0:0";
+  options.http_listen = "";
+  options.host_bytes_max = ByteCount{uint64_t{16} << 20};
+  options.extent_bytes = ByteCount{uint64_t{4} << 20};
+  const auto server = CacheServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string servers = absl::StrCat("--servers=", outward, ":", (*server)->port());
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"status", servers}, {"top", "--count=2", servers}}) {
+    const RunResult text = Ibid(command, false);
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_THAT(text.out,
+                HasSubstr("  quotas  not shown: the server tells them to administrators only\n"));
+  }
+  EXPECT_THAT(SerializeMetrics((*server)->metrics()),
+              HasSubstr("{code=\"PERMISSION_DENIED\",method=\"ListQuotas\"} 2\n"))
+      << "each command asks once";
+  const auto json = nlohmann::json::parse(Ibid({"status", servers, "--json"}, false).out);
+  EXPECT_TRUE(json["servers"][0]["quotas"].contains("error"));
 }
 
 TEST_F(CliTest, MatchAnswersByTokensTextAndKeys) {

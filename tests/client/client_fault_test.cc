@@ -346,6 +346,29 @@ TEST(ClientFaultTest, OneDeadServerOfThreeIsAMissThereAlone) {
       << "back in under one heartbeat";
 }
 
+// A limit that the server names is an answer: a miss, and the server is asked on.
+TEST(ClientFaultTest, AMatchBeyondTheSessionsShareOfMemoryIsAMissUntilALeaseEnds) {
+  Cluster cluster(1);
+  const auto client = cluster.Connect(), other = cluster.Connect();
+  const NamespaceHandle ns = *client->OpenNamespace(TestSpec());
+  const NamespaceHandle theirs = *other->OpenNamespace(TestSpec());
+  std::vector<PrefixMatch> held;
+  for (uint32_t i = 0; i < 9; ++i) {  // 64 blocks, of 4 MiB, a chain: eight are half of the tier
+    const auto chain = TestChain(ns.id, 64, 100'000 * i);
+    ASSERT_TRUE(PublishChain(client.get(), ns, chain).is_complete());
+    held.push_back(client->Match(ns, chain));
+    EXPECT_EQ(held.back().blocks_count(), i < 8 ? 64u : 0u) << i;
+  }
+  const auto last = TestChain(ns.id, 64, 800'000);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(client->Match(ns, last).blocks_count(), 0u);
+  EXPECT_TRUE(client->is_any_reachable());
+  EXPECT_EQ(client->Match(ns, last, {.lease = false}).blocks_count(), 64u) << "it is there";
+  EXPECT_EQ(other->Match(theirs, last).blocks_count(), 64u) << "others have it";
+  held.clear();
+  EXPECT_TRUE(
+      Eventually(absl::Seconds(10), [&] { return client->Match(ns, last).blocks_count() == 64u; }));
+}
+
 TEST(ClientFaultTest, AClaimWithoutAnAnswerIsNoClaim) {
   Cluster cluster(1);
   const auto client = cluster.Connect();

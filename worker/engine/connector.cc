@@ -126,7 +126,7 @@ void Connector::Run(ClaimJob& job) {
   const absl::StatusOr<NamespaceHandle> ns = job.ns->Open(*client_);
   if (!ns.ok()) return;
   if (job.kind == ClaimJob::Kind::kWithdrawal) return client_->Withdraw(*ns, job.links);
-  job.claim = client_->Claim(*ns, job.links, options_.match_timeout);
+  job.claim = client_->Claim(*ns, job.links, options_.match_timeout, job.take_over_after);
 }
 
 void Connector::Run(FetchJob& job) {

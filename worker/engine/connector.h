@@ -42,9 +42,12 @@ struct ConnectorOptions {
   // Single flight: the longest that a request waits for blocks which other workers are computing.
   // Zero: it neither claims nor waits.
   absl::Duration single_flight_wait = absl::Seconds(10);
-  // How often a claim is repeated while its blocks are being computed: well within the servers'
-  // reservation_ttl.
-  absl::Duration claim_renewal = absl::Seconds(5);
+  // What such a wait is given at least before the claim of others is taken over, unless they have
+  // come on meanwhile.
+  absl::Duration await_min = absl::Seconds(1);
+  // How often a claim is repeated while its blocks are being computed: well within await_min, and
+  // within the servers' reservation_ttl.
+  absl::Duration claim_renewal = absl::Milliseconds(400);
   uint32_t claim_blocks_min = 4;       // fewer missing blocks are computed without asking
   uint32_t claim_blocks_max = 4'096;   // that one request claims ahead
   uint32_t awaits_max = 16;            // requests that wait for others at a time; more compute
@@ -93,6 +96,7 @@ struct MatchJob : StoreJob {
 struct ClaimJob : StoreJob {
   enum class Kind { kFirst, kRenewal, kWithdrawal };
   Kind kind = Kind::kFirst;
+  absl::Duration take_over_after = absl::InfiniteDuration();  // kFirst, of who has waited so long
   std::vector<ChainLink> links;
   PrefixMatch match;  // kFirst: what was found before, from block `match_start` on
   size_t match_start = 0;

@@ -7,14 +7,19 @@
 //     |  '---> some missing, pending ---.        '---> refused ---.
 //     |                                 v                         v
 //     '-------- settled, or a slice ---- wait <-------------------'
+//                                         |                       |
+//                                         '-> patience is over -> claim what is stale
 //
 // Claims are taken from the front of a chain on and stop at the first refusal (Client::Claim), and
-// who waits holds none: so no two workers wait for each other. A claim whose owner dies, or stops
-// computing, lapses at the store; then one of those who waited claims what is left. A part that
-// another has claimed behind one's own is computed here too: who has work in hand does not wait,
-// and such parts come only of blocks that were lost while somebody computed the end of their chain.
-// Waiting is bounded by single_flight_wait and by a multiple of what computing would take; after
-// that, and whenever the store fails, a request is computed as if nobody else were there.
+// who waits holds none: so no two workers wait for each other. The claim of a worker that ends
+// lapses at the store; then one of those who waited claims what is left. One that lives and does
+// not come on (it hangs, or is cut off) repeats its claim no more: the first whose patience ends
+// takes it over, and the others, whose patience ends at about the same time, find a new claim and
+// wait for that one. A part that another has claimed behind one's own is computed here too: who has
+// work in hand does not wait, and such parts come only of blocks that were lost while somebody
+// computed the end of their chain. Patience is a multiple of what computing would take. All waiting
+// of a request is bounded by single_flight_wait; after that, and whenever the store fails, it is
+// computed as if nobody else were there.
 #include <algorithm>
 
 #include "worker/engine/engine_loop.h"
@@ -22,9 +27,8 @@
 namespace ibid {
 namespace {
 
-// A wait is given at least this, and this multiple of the time that computing the blocks here would
-// take: whoever has claimed them may have more to do at the moment.
-constexpr absl::Duration kAwaitMin = absl::Seconds(1);
+// A wait is given await_min at least, and this multiple of the time that computing the blocks here
+// would take: whoever has claimed them may have more to do at the moment.
 constexpr double kAwaitFactor = 4;
 // Refusals of one block, and waits for it that the store ended early: then it is computed.
 constexpr uint32_t kRefusalsMax = 8;
@@ -48,7 +52,8 @@ bool EngineLoop::StartClaim(Sequence& sequence, MatchJob& matched) {
   if (end < begin + limits.claim_blocks_min) return false;
   const bool is_own_claim = sequence.claimed_begin <= begin && begin < sequence.claimed_end;
   const bool is_pending = matched.match.pending_count() > 0 && stored == begin && !is_own_claim;
-  if (is_pending) {
+  const bool takes_over = IsOutOfPatience(sequence, begin);
+  if (is_pending && !takes_over) {
     const bool is_early =
         matched.is_await && clock_.Now() < sequence.await_began + AwaitSlice() / 2;
     return StartAwait(sequence, begin, /*is_refusal=*/is_early);
@@ -58,6 +63,7 @@ bool EngineLoop::StartClaim(Sequence& sequence, MatchJob& matched) {
   job->ns = sequence.store_ns;
   job->links.assign(sequence.chain.begin() + begin, sequence.chain.begin() + end);
   job->match_start = start;
+  if (takes_over) job->take_over_after = clock_.Now() - sequence.await_since;
   job->match = std::move(matched.match);
   if (!connector_->Claim(job)) {
     matched.match = std::move(job->match);
@@ -92,6 +98,8 @@ void EngineLoop::OnDone(std::shared_ptr<ClaimJob> job) {
     counts_.claimed_blocks += wanted;
   } else if (job->claim.refusal == BlockResult::kPending ||
              job->claim.refusal == BlockResult::kPresent) {
+    // Another was first to take it over, or its owner has come on.
+    if (job->take_over_after < absl::InfiniteDuration()) BeginPatience(*sequence, begin);
     if (StartAwait(*sequence, begin, /*is_refusal=*/true)) return;
   }
   if (!StartFetch(*sequence, std::move(job->match), job->match_start)) StartRunning(*sequence, {});
@@ -100,6 +108,28 @@ void EngineLoop::OnDone(std::shared_ptr<ClaimJob> job) {
 absl::Duration EngineLoop::AwaitSlice() const {
   // The client keeps some of its deadline for the answer.
   return connector_->options().match_timeout / 2;
+}
+
+void EngineLoop::BeginPatience(Sequence& sequence, size_t begin) {
+  const ConnectorOptions& limits = connector_->options();
+  const double missing_tokens =
+      static_cast<double>((sequence.chain.size() - begin) * block_tokens_);
+  absl::Duration patience = absl::InfiniteDuration();
+  if (prefill_tokens_per_second_ > 0) {
+    patience = absl::Seconds(kAwaitFactor * missing_tokens / prefill_tokens_per_second_);
+  }
+  // Half of the time is left for whoever takes over.
+  patience = std::min(std::max(limits.await_min, patience), limits.single_flight_wait / 2);
+  sequence.await_since = clock_.Now();
+  sequence.await_until = std::min(sequence.await_limit, sequence.await_since + patience);
+  sequence.await_begin = begin;
+  sequence.refusals_count = 0;
+}
+
+// It has waited for the block at `begin` for as long as one is waited for without progress.
+bool EngineLoop::IsOutOfPatience(const Sequence& sequence, size_t begin) const {
+  return sequence.await_limit != absl::InfinitePast() && begin <= sequence.await_begin &&
+         clock_.Now() >= sequence.await_until;
 }
 
 // Waits for the block at `begin`, and those behind it. False when it is time to compute them.
@@ -111,17 +141,7 @@ bool EngineLoop::StartAwait(Sequence& sequence, size_t begin, bool is_refusal) {
     sequence.await_limit = now + limits.single_flight_wait;
     ++counts_.awaited_requests;
   }
-  if (is_first || begin > sequence.await_begin) {
-    const double missing_tokens =
-        static_cast<double>((sequence.chain.size() - begin) * block_tokens_);
-    absl::Duration patience = absl::InfiniteDuration();
-    if (prefill_tokens_per_second_ > 0) {
-      patience = absl::Seconds(kAwaitFactor * missing_tokens / prefill_tokens_per_second_);
-    }
-    sequence.await_until = std::min(sequence.await_limit, now + std::max(kAwaitMin, patience));
-    sequence.await_begin = begin;
-    sequence.refusals_count = 0;
-  }
+  if (is_first || begin > sequence.await_begin) BeginPatience(sequence, begin);
   if (is_refusal) ++sequence.refusals_count;
   std::shared_ptr<MatchJob> job = MakeMatchJob(sequence);
   job->is_await = true;

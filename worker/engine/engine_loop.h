@@ -84,6 +84,8 @@ class EngineLoop {
   bool StartClaim(Sequence& sequence, MatchJob& matched);
   void OnDone(std::shared_ptr<ClaimJob> job);
   absl::Duration AwaitSlice() const;
+  void BeginPatience(Sequence& sequence, size_t begin);
+  bool IsOutOfPatience(const Sequence& sequence, size_t begin) const;
   bool StartAwait(Sequence& sequence, size_t begin, bool is_refusal);
   void RenewClaim(Sequence& sequence);
   void WithdrawClaims(const Sequence& sequence);

@@ -71,7 +71,8 @@ struct Sequence {
   absl::Time claim_renewal_at;
   size_t await_begin = 0;                         // the first block that it waits for
   absl::Time await_began;                         // this time
-  absl::Time await_until;                         // then it is computed
+  absl::Time await_since;                         // that it waits for it, or for who took it over
+  absl::Time await_until;                         // then the claim is taken over
   absl::Time await_limit = absl::InfinitePast();  // whatever comes meanwhile; past: no wait yet
   absl::Duration awaited = absl::ZeroDuration();  // of this lookup, until await_began
   uint32_t refusals_count = 0;                    // at await_begin

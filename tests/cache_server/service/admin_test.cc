@@ -1,13 +1,10 @@
 // AdminService over real loopback connections: drain, flush, verify, and who may ask for them.
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-
 #include <fstream>
 
 #include "core/host_memory.h"
 #include "tests/cache_server/service/server_fixture.h"
 #include "tests/harness/http.h"
+#include "tests/harness/outward_address.h"
 #include "tests/harness/process.h"
 #include "transport/admin_channel.h"
 
@@ -17,22 +14,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// An IPv4 address of this machine that is not loopback; empty when it has none.
-std::string OutwardAddress() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return "";
-  std::string found;
-  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
-    const in_addr address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
-    char text[INET_ADDRSTRLEN] = "";
-    inet_ntop(AF_INET, &address, text, sizeof text);
-    if (std::string(text).rfind("127.", 0) != 0) found = text;
-  }
-  freeifaddrs(all);
-  return found;
-}
 
 class AdminTest : public ServerFixture {
  protected:

@@ -28,9 +28,11 @@ std::string Browser() {
 
 class StatusPageTest : public ServerFixture {
  protected:
-  // A server with five blocks, of which three were matched and fetched, and one that was not there.
+  // A server with four blocks, which were matched and fetched with one that was not there, between
+  // two samples of its history.
   void StartWithTraffic() {
     StartServer();
+    ASSERT_TRUE(Eventually([&] { return !Stats()["history"].empty(); }));
     client_ = Connect(spec_);
     const SampleBlocks blocks = MakeBlocks(spec_, 5);
     std::vector<PublishBlock> published = blocks.ToPublish();
@@ -102,6 +104,7 @@ TEST_F(StatusPageTest, ABrowserDrawsTheNumbersAndTakesNamesForText) {
   const std::string browser = Browser();
   if (browser.empty()) GTEST_SKIP() << "no chromium is installed";
   StartWithTraffic();
+  ASSERT_TRUE(Eventually([&] { return Stats()["history"].back()["host_hits"] == 4; }));
   const auto hostile = client_->channel->OpenSession(kHostileName, kPatience, [](absl::Status) {});
   ASSERT_TRUE(hostile.ok()) << hostile.status();
   const auto drawn = ::ibid::Run(
@@ -117,7 +120,11 @@ TEST_F(StatusPageTest, ABrowserDrawsTheNumbersAndTakesNamesForText) {
   EXPECT_THAT(dom, HasSubstr("4 of 5"));
   EXPECT_THAT(dom, HasSubstr("4 blocks, 4 hits"));
   EXPECT_THAT(dom, HasSubstr("<code>" + first_key_ + "</code>"));
-  EXPECT_THAT(dom, HasSubstr("<svg"));
+  // The chart, 154 high: a column of 80 % and 20 %, and the keys found as one point.
+  EXPECT_THAT(dom, HasSubstr("height=\"123.2\" fill=\"var(--host)\""));
+  EXPECT_THAT(dom, HasSubstr("height=\"30.8\" fill=\"var(--miss)\""));
+  EXPECT_THAT(dom, HasSubstr("<circle"));
+  EXPECT_THAT(dom, Not(HasSubstr(">no block was asked for in this time<")));
   EXPECT_THAT(dom, HasSubstr(">Fetch<"));
   EXPECT_THAT(dom, HasSubstr("&lt;img src=x"));
   EXPECT_THAT(dom, Not(HasSubstr("<img")));

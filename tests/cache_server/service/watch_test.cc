@@ -4,6 +4,7 @@
 
 #include "core/limit.h"
 #include "tests/cache_server/service/server_fixture.h"
+#include "transport/limits.h"
 
 namespace ibid {
 namespace {
@@ -183,6 +184,18 @@ TEST_F(WatchTest, AClientThatDoesNotReadIsCutOffWithANotice) {
   EXPECT_EQ(*LimitOf(reply.status()), (Limit{"event_log_max", 64}));
   EXPECT_THAT(SerializeMetrics(server->metrics()),
               HasSubstr("ibid_store_watchers_cut_off_total 1"));
+}
+
+TEST_F(WatchTest, OfTooManyNamespacesIsRefusedWithTheLimit) {
+  StartServer();
+  const auto client = Connect(spec_);
+  WatchCall call;
+  call.namespaces.resize(kWatchNamespacesMax);
+  EXPECT_TRUE(client->channel->Watch(call)->Next(kPatience).ok());
+  call.namespaces.emplace_back();
+  const absl::StatusOr<WatchReply> refused = client->channel->Watch(call)->Next(kPatience);
+  EXPECT_EQ(LimitOf(refused.status()), (Limit{"kWatchNamespacesMax", kWatchNamespacesMax}))
+      << refused.status();
 }
 
 // One that never reads again takes no watcher's place for long.

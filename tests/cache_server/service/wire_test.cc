@@ -2,10 +2,12 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include "core/limit.h"
 #include "ibid/v1/error.pb.h"
 #include "tests/cache_server/service/server_fixture.h"
 #include "transport/call_deadline.h"
 #include "transport/limits.h"
+#include "transport/status_conversion.h"
 
 namespace ibid {
 namespace {
@@ -311,14 +313,36 @@ TEST_F(WireTest, AMatchBehindTheLastPositionIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("first_position"));
 }
 
+TEST_F(WireTest, TooManyLeasesReleasedInOneMessageAreRefusedWithTheLimit) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto session = stub->Session(&context);
+  v1::SessionRequest request;
+  request.set_client_name("raw");
+  ASSERT_TRUE(session->Write(request));
+  v1::SessionResponse response;
+  ASSERT_TRUE(session->Read(&response));
+  request.clear_client_name();
+  for (size_t i = 0; i < kReleaseLeasesMax; ++i) request.add_release_lease_ids(i + 1);
+  ASSERT_TRUE(session->Write(request));
+  ASSERT_TRUE(session->Read(&response)) << "as many as there may be";
+  request.add_release_lease_ids(7);
+  ASSERT_TRUE(session->Write(request));
+  while (session->Read(&response)) {
+  }
+  const absl::Status refused = FromGrpcStatus(session->Finish());
+  EXPECT_EQ(LimitOf(refused), (Limit{"kReleaseLeasesMax", kReleaseLeasesMax})) << refused;
+}
+
 TEST_F(WireTest, AMatchThatIsCancelledWhileItWaitsLeavesNothing) {
   const auto other = Connect(spec);
   const auto keys = blocks.keys();
   client->Publish(MakeBlocks(spec, 2));  // the first two blocks of the same chain
-  ASSERT_EQ(
-      other->channel->Claim(other->session_id(), blocks.ns, std::span(keys).subspan(2), kPatience)
-          ->wanted_count,
-      38u);
+  ASSERT_EQ(other->channel
+                ->Claim(other->session_id(), blocks.ns, std::span(keys).subspan(2),
+                        absl::InfiniteDuration(), kPatience)
+                ->wanted_count,
+            38u);
   for (int round = 0; round < 5; ++round) {
     grpc::ClientContext context;
     v1::MatchRequest request;

@@ -10,6 +10,22 @@
 namespace ibid {
 namespace {
 
+// An error would help nobody: the match has its answer.
+TEST_F(GpuTest, WhatThePromotionQueueHasNoRoomForIsLeftOutAndCounted) {
+  MetricsRegistry registry;
+  BlockStoreOptions options = WithGpu(HostOnly(16, 8), 8);
+  options.gpu_promote_queue_max = 3;
+  options.metrics = &registry;
+  OpenStore(options);
+  const auto chain = ChainOf(ns_, 1, 8);
+  PublishChain(chain);
+  Ask(chain);
+  EXPECT_EQ(Probe(chain).matched_count, 8u);
+  EXPECT_NE(SerializeMetrics(registry).find("ibid_store_skipped_gpu_promotions_total 5"),
+            std::string::npos);
+  store_.reset();  // before the registry
+}
+
 TEST_F(GpuTest, BlocksThatAreAskedForAgainGetACopyInTheGpuTier) {
   OpenStore(WithGpu(HostOnly(16, 8), 8));
   const auto chain = ChainOf(ns_, 1, 4);

@@ -1,4 +1,5 @@
 // Sessions, leases and what ends with them.
+#include "core/limit.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
@@ -31,6 +32,48 @@ TEST_F(LeaseTest, ALeasedPrefixSurvivesAnyPressure) {
   for (uint32_t seed = 2; seed < 20; ++seed) PublishChain(ChainOf(ns_, seed, 4));
   EXPECT_EQ(Matched(kept), 4u);
   for (const ChainLink& link : kept) EXPECT_TRUE(HasRightBytes(*AcquireOne(link.key), link.key));
+}
+
+// A reader that never lets go, and renews for ever.
+TEST_F(LeaseTest, OneSessionLeasesNoMoreThanItsShareAndOthersPublishAndRead) {
+  BlockStoreOptions options = HostOnly(64, 8);
+  options.leased_percent_per_session_max = 50;
+  OpenStore(options);
+  const SessionId greedy = *store_->OpenSession("greedy");
+  absl::Status refusal;
+  for (uint32_t seed = 0; seed < 30 && refusal.ok(); ++seed) {
+    const auto chain = ChainOf(ns_, seed, 4);
+    PublishChain(chain);
+    refusal = store_->Match(greedy, ns_, KeysOf(chain), {.lease = true}).status();
+  }
+  EXPECT_EQ(refusal, LimitReached("too much of the host tier is leased by one session",
+                                  "leased_percent_per_session_max", 50));
+  EXPECT_EQ(Pinned(), 32 * 4096u) << "what was refused is not held";
+  EXPECT_TRUE(store_->Match(greedy, ns_, KeysOf(ChainOf(ns_, 0, 4)), {.lease = true}).ok())
+      << "what is held already costs nothing";
+  for (uint32_t seed = 100; seed < 130; ++seed) {
+    ASSERT_TRUE(store_->KeepAlive(greedy, /*renew_leases=*/true).ok());
+    const auto chain = ChainOf(ns_, seed, 4);
+    PublishChain(chain);
+    const LeaseId lease = Lease(chain);
+    ASSERT_NE(lease.value, 0u);
+    EXPECT_EQ(Matched(chain), 4u);
+    store_->ReleaseLeases(session_, std::vector<LeaseId>{lease});
+    clock_.Advance(absl::Seconds(5));
+  }
+  EXPECT_EQ(Pinned(), 32 * 4096u);
+}
+
+TEST_F(LeaseTest, ALeaseOfBlocksThatOnlyTheDiskHasCountsNothing) {
+  BlockStoreOptions options = WithDisk(8, 64, 8);
+  options.leased_percent_per_session_max = 50;
+  OpenStore(options);
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    PublishChain(ChainOf(ns_, seed, 4), /*durable=*/true);
+  }
+  Reopen();  // nothing is in memory
+  for (uint32_t seed = 0; seed < 6; ++seed) EXPECT_NE(Lease(ChainOf(ns_, seed, 4)).value, 0u);
+  EXPECT_EQ(store_->stats().leases, 6u);
 }
 
 // failures 28
@@ -209,10 +252,11 @@ TEST_F(LeaseTest, OfferBeyondTheReservationLimitIsRejectedBlockByBlock) {
       *store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 3))),
       (std::vector<OfferState>{OfferState::kWanted, OfferState::kWanted, OfferState::kRejected}));
   EXPECT_EQ(store_->stats().rejected_blocks, 1u);
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(store_->Offer(session_, ns_, KeysOf(ChainOf(ns_, 1, 5))).status()));
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(store_->Match({}, ns_, KeysOf(ChainOf(ns_, 1, 5)), {}).status()));
+  const std::vector<BlockKey> five = KeysOf(ChainOf(ns_, 1, 5));
+  const Limit limit = {"chain_keys_max", 4};
+  EXPECT_EQ(LimitOf(store_->Offer(session_, ns_, five).status()), limit);
+  EXPECT_EQ(LimitOf(store_->Claim(session_, ns_, five).status()), limit);
+  EXPECT_EQ(LimitOf(store_->Match({}, ns_, five, {}).status()), limit);
 }
 
 }  // namespace

@@ -238,6 +238,30 @@ TEST_F(MatchTest, OfTwoWhoClaimAtOnceOneGetsAll) {
   }
 }
 
+// Whoever takes a claim over has the block; who had it first publishes in vain, and does no harm.
+TEST_F(MatchTest, AClaimThatIsNotRepeatedIsTakenOverByOne) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  const auto keys = KeysOf(chain);
+  const absl::Duration after = absl::Seconds(2);
+  ASSERT_EQ(Claim(other_, chain).wanted_count, 3u);
+  Reservation slow = *store_->Reserve(other_, ns_, chain[0]);
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_EQ(Claim(other_, {chain[2]}).wanted_count, 1u);
+  EXPECT_EQ(store_->Claim(session_, ns_, keys, after)->wanted_count, 0u) << "it is not so old";
+  clock_.Advance(absl::Seconds(1));
+  const ClaimResult taken = *store_->Claim(session_, ns_, keys, after);
+  EXPECT_EQ(taken.wanted_count, 2u) << "also the one that is being written";
+  EXPECT_EQ(taken.refusal, OfferState::kPending) << "the third was claimed again";
+  EXPECT_EQ(store_->Claim(*store_->OpenSession("third"), ns_, keys, after)->refusal,
+            OfferState::kPending);
+  EXPECT_EQ(Claim(other_, chain).refusal, OfferState::kPending);
+  EXPECT_EQ(store_->stats().reservations, 3u);
+
+  EXPECT_FALSE(CommitFilled(std::move(slow), keys[0]).ok());
+  EXPECT_TRUE(CommitFilled(*store_->Reserve(session_, ns_, chain[0]), keys[0]).ok());
+  EXPECT_EQ(store_->Match(session_, ns_, keys, {})->matched_count, 1u);
+}
+
 TEST_F(MatchTest, AClaimThatIsRepeatedGetsANewTerm) {
   const auto chain = ChainOf(ns_, 1, 2);
   for (int i = 0; i < 10; ++i) {

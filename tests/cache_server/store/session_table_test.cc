@@ -18,11 +18,14 @@ class SessionTableTest : public ::testing::Test {
     options.leased_blocks_per_session_max = 5;
     options.reservations_per_session_max = 2;
     options.reservations_max = 3;
+    options.host_bytes_max = 20 * 4096;
+    options.leased_percent_per_session_max = 25;  // 5 blocks
     return options;
   }
   absl::StatusOr<LeaseId> AddLease(SessionId session, absl::Time now,
-                                   std::vector<EntryId> ids = {1, 2}, uint64_t lease = 0) {
-    std::vector<HeldBlocks> blocks = {{std::move(ids), 4096}};
+                                   std::vector<EntryId> ids = {1, 2}, uint64_t lease = 0,
+                                   uint64_t taken = 0) {
+    std::vector<HeldBlocks> blocks = {{std::move(ids), 4096, taken}};
     return table_.AddLease(session, LeaseId{lease}, &blocks, now);
   }
   // What the lease held.
@@ -65,6 +68,25 @@ TEST_F(SessionTableTest, EveryLimitAnswersWithItsName) {
   EXPECT_EQ(table_.AddReservation(session, 3, now_),
             LimitReached("too many reservations of all sessions", "reservations_max", 3));
   EXPECT_TRUE(table_.AddReservation(session, 2, now_).ok()) << "a new term takes no room";
+}
+
+TEST_F(SessionTableTest, TheLeasesOfASessionTakeNoMoreThanTheirShareOfTheHostTier) {
+  const SessionId session = *table_.Open("a", now_), other = *table_.Open("b", now_);
+  const auto lease = AddLease(session, now_, {1}, 0, /*taken=*/5);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(AddLease(session, now_, {2}, 0, 1).status(),
+            LimitReached("too much of the host tier is leased by one session",
+                         "leased_percent_per_session_max", 25));
+  const auto second = AddLease(session, now_, {2}, 0, 0);
+  EXPECT_TRUE(second.ok()) << "of a block that was held";
+  EXPECT_TRUE(AddLease(other, now_, {2}, 0, 5).ok()) << "each has a share";
+  TakeLease(session, *lease);
+  TakeLease(session, *second);
+  ASSERT_TRUE(AddLease(session, now_, {1}, 0, 5).ok()) << "what was given back is free";
+  now_ += absl::Minutes(1);
+  ASSERT_TRUE(table_.Touch(session, now_, /*renew_leases=*/false).ok());
+  table_.Expire(session, now_);
+  EXPECT_TRUE(AddLease(session, now_, {1}, 0, 5).ok()) << "and what lapsed";
 }
 
 TEST_F(SessionTableTest, ALeaseIsTakenOnce) {

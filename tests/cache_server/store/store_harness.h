@@ -190,6 +190,7 @@ class StoreFixture : public ::testing::Test {
     BlockStoreOptions options;
     options.host_bytes_max = host_pages * 4096;
     options.extent_bytes = extent_pages * 4096;
+    options.leased_percent_per_session_max = 100;  // one session may lease a tier of a few blocks
     return options;
   }
 

@@ -31,11 +31,11 @@ void RunSeeds(SimulatedTiers tiers, uint32_t seeds_count) {
 
 TEST(BlockStoreSimulation, HostTierKeepsItsPromises) { RunSeeds({}, 30); }
 TEST(BlockStoreSimulation, BothTiersKeepTheirPromisesWithAFaultyDisk) {
-  RunSeeds({.has_disk = true}, 12);
+  RunSeeds({.has_disk = true}, 9);
 }
 TEST(BlockStoreSimulation, GpuAndHostTierKeepTheirPromises) { RunSeeds({.has_gpu = true}, 12); }
 TEST(BlockStoreSimulation, ThreeTiersKeepTheirPromisesWithAFaultyDisk) {
-  RunSeeds({.has_disk = true, .has_gpu = true}, 12);
+  RunSeeds({.has_disk = true, .has_gpu = true}, 9);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ class Simulation {
       : random_(seed), has_disk_(has_disk), has_quotas_(random_() % 2 == 0) {
     options_.host_bytes_max = 48 * 4096;
     options_.extent_bytes = 12 * 4096;
+    options_.leased_percent_per_session_max = 100;
     options_.clock = &clock_;
     options_.has_maintenance_thread = false;
     options_.disk_write = random_() % 2 == 0 ? DiskWriteMode::kThrough : DiskWriteMode::kOnDemotion;

@@ -73,6 +73,11 @@ void DiskWorkQueue::Pause(bool is_paused) {
   idle_.NotifyAll();
 }
 
+bool DiskWorkQueue::is_paused() const {
+  MutexLock lock(mutex_);
+  return is_paused_;
+}
+
 void DiskWorkQueue::Close() {
   {
     MutexLock lock(mutex_);

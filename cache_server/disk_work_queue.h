@@ -28,7 +28,8 @@ struct DiskWrite {
       durable_done;  // not null: someone waits; the bytes are held too
 };
 
-// A record to be deleted if it still names `page`; with `frees_slot` the slot is free afterwards.
+// A record to be deleted, unless by now it is that of the same block somewhere else on disk; with
+// `frees_slot` the slot at `page` is free afterwards.
 struct DiskRemoval {
   uint32_t ns = 0;
   BlockKey key;
@@ -57,6 +58,7 @@ class DiskWorkQueue {
   void Done();
 
   void Pause(bool is_paused);
+  bool is_paused() const;
   // Wakes Take. Pushes of writes are refused from now on.
   void Close();
   bool is_closed() const;

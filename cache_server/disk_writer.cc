@@ -77,7 +77,7 @@ void DiskWriter::Stop(absl::Duration timeout) {
       write.durable_done(NotStored("the server is stopping"));
     }
     if (write.evict_after)
-      residency_.EndDemotion(write.id, uint64_t{write.ns->slot_pages} * kPageBytes);
+      residency_.EndDemotion(write.id, *write.ns);
     residency_.DropRef(write.id);
   }
 }
@@ -93,7 +93,9 @@ void DiskWriter::Run() {
                                is_writable && health.is_readable() ? absl::Seconds(1) : kHealPoll);
     if (!work.removals.empty()) Remove(work.removals);
     if (!work.writes.empty()) Write(std::move(work.writes));
-    if (++rounds_count_ % kRoundsPerMeasure == 0) KeepBudget();
+    // While the directory is being read it is not known which slots are free.
+    const bool is_paused = parts_.disk_queue.is_paused();
+    if (!is_paused && ++rounds_count_ % kRoundsPerMeasure == 0) KeepBudget();
     parts_.disk_queue.Done();
     parts_.disk->HealIfDue();
   }
@@ -101,33 +103,26 @@ void DiskWriter::Run() {
 
 void DiskWriter::Remove(const std::vector<DiskRemoval>& removals) {
   DiskDirectory::Change change;
-  std::vector<const DiskRemoval*> decided;
   for (const DiskRemoval& removal : removals) {
-    bool is_same = true;  // a slot that was never booked has no page, and its record no other owner
-    if (removal.page != kNoPage) {
-      // A block of the same key may have been written anew since.
-      const auto record = parts_.disk->directory().Lookup(removal.ns, removal.key);
-      is_same = record.ok() && record->extent == parts_.disk->ExtentOf(removal.page) &&
-                record->extent_page == parts_.disk->ExtentPageOf(removal.page);
-      if (absl::IsDataLoss(record.status())) {
-        is_same = true;
-      } else if (!record.ok() && !absl::IsNotFound(record.status())) {
-        parts_.disk_queue.PushRemoval(removal);  // it may still name the slot: tried again
-        continue;
-      }
-    }
-    if (is_same) change.delete_blocks.push_back({removal.ns, removal.key});
-    decided.push_back(&removal);
+    if (!IsElsewhere(removal)) change.delete_blocks.push_back({removal.ns, removal.key});
   }
-  if (decided.empty()) return;
   const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/false);
-  for (const DiskRemoval* removal : decided) {
-    if (status.ok()) {
-      if (removal->frees_slot) parts_.disk->FreeSlot(removal->page);
-    } else {
-      parts_.disk_queue.PushRemoval(*removal);  // tried again after the tier has healed
+  for (const DiskRemoval& removal : removals) {
+    if (!status.ok()) {
+      parts_.disk_queue.PushRemoval(removal);  // tried again after the tier has healed
+    } else if (removal.frees_slot) {
+      parts_.disk->FreeSlot(removal.page);
     }
   }
+}
+
+// The record is of the same block, written anew since: this thread puts what it writes into the
+// index before it removes anything. The directory is not asked, which may be damaged.
+bool DiskWriter::IsElsewhere(const DiskRemoval& removal) {
+  IndexShard& shard = parts_.index.ShardOf(removal.key);
+  MutexLock lock(shard.mutex);
+  const EntryId id = shard.Find(removal.ns, removal.key);
+  return id != kNoEntry && shard.Get(id).is_on_disk() && shard.Get(id).disk_page != removal.page;
 }
 
 void DiskWriter::Write(std::vector<DiskWrite> writes) {
@@ -384,7 +379,7 @@ void DiskWriter::End(Job& job) {
   }
   if (job.is_active) residency_.EndBusy(id);
   if (job.write.evict_after)
-    residency_.EndDemotion(id, uint64_t{job.write.ns->slot_pages} * kPageBytes);
+    residency_.EndDemotion(id, *job.write.ns);
   if (job.write.durable_done) {
     job.write.durable_done(job.result.ok() ? job.result : NotStored(job.result.message()));
   }

@@ -30,6 +30,7 @@ class DiskWriter {
 
   void Run();
   void Remove(const std::vector<DiskRemoval>& removals);
+  bool IsElsewhere(const DiskRemoval& removal);
   void Write(std::vector<DiskWrite> writes);
   void YieldToReads();
   void Begin(Job& job);

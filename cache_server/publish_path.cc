@@ -260,7 +260,7 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   }
   slot.payload = parts_.arena->View(*page, info->payload_bytes);
   residency_.DemoteAhead();
-  residency_.DemoteAheadOf(id, info->slot_pages);
+  residency_.DemoteAheadOf(id, *info);
   return slot;
 }
 

@@ -269,10 +269,11 @@ void ReadPath::LookMany(const NamespaceInfo& ns, std::span<const BlockKey> keys,
 
 ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey& key,
                                         bool is_disk_readable, bool adds_hold) {
+  const bool was_running = recovery_.is_running();
   const Found found = Look(ns, key, is_disk_readable, adds_hold);
-  if (found.is_resident || found.is_pending || !recovery_.is_running() ||
-      !recovery_.IndexOne(ns, key))
-    return found;
+  if (found.is_resident || found.is_pending || !was_running) return found;
+  // Whether or not the scan has come to it, or to its end, since this looked.
+  (void)recovery_.IndexOne(ns, key);
   return Look(ns, key, is_disk_readable, adds_hold);
 }
 

@@ -369,21 +369,35 @@ void Residency::EvictDemoted(EntryId id) {
   Finish(after);
 }
 
-void Residency::EndDemotion(EntryId id, uint64_t bytes) {
+void Residency::EndDemotion(EntryId id, const NamespaceInfo& ns) {
   EvictDemoted(id);
-  demoting_bytes_ -= bytes;
+  CountDemoting(ns, -int64_t{ns.slot_pages});
+}
+
+void Residency::CountDemoting(const NamespaceInfo& ns, int64_t pages) {
+  MutexLock lock(demoting_mutex_);
+  demoting_bytes_ += static_cast<uint64_t>(pages) * kPageBytes;
+  // A namespace may have got its owner meanwhile: nobody has fewer than none.
+  int64_t& of_owner = demoting_pages_of_[ns.owner()];
+  of_owner = std::max(int64_t{0}, of_owner + pages);
 }
 
 bool Residency::DemotesAhead() const {
   return parts_.disk != nullptr && parts_.options.disk_write == DiskWriteMode::kOnDemotion &&
-         parts_.disk->health().is_writable();
+         parts_.disk->health().is_writable() && !parts_.disk_queue.is_paused();
 }
 
-// One for each that comes keeps the balance, however many are on their way to disk.
-void Residency::DemoteAheadOf(EntryId id, uint32_t slot_pages) {
+// One for each that comes keeps the balance, until half of the quota is on its way to disk: what
+// waits for a slow disk cannot make room.
+void Residency::DemoteAheadOf(EntryId id, const NamespaceInfo& ns) {
   if (!DemotesAhead() ||
-      !parts_.book.IsNearQuota(TierName::kHost, id, slot_pages, kDemoteAheadDivisor)) {
+      !parts_.book.IsNearQuota(TierName::kHost, id, ns.slot_pages, kDemoteAheadDivisor)) {
     return;
+  }
+  {
+    const uint64_t half = parts_.tenants.QuotaOf(ns.owner()).host_bytes_max / 2;
+    MutexLock lock(demoting_mutex_);
+    if (static_cast<uint64_t>(demoting_pages_of_[ns.owner()]) * kPageBytes >= half) return;
   }
   const EntryId victim = parts_.book.TakeVictimBeside(TierName::kHost, id);
   uint64_t bytes = 0;
@@ -484,10 +498,10 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
   if (is_clean) {
     EvictDemoted(id);
   } else {
-    demoting_bytes_ += *bytes;
+    CountDemoting(*ns, ns->slot_pages);
     is_accepted = parts_.disk_queue.PushWrite({id, ns, /*evict_after=*/true, nullptr});
     if (is_accepted) return true;  // the reference is the writer's
-    demoting_bytes_ -= *bytes;
+    CountDemoting(*ns, -int64_t{ns->slot_pages});
     parts_.book.PutBack(TierName::kHost, id);
   }
   DropRef(id);

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "cache_server/store_parts.h"
 
@@ -101,7 +102,7 @@ class Residency {
   void DemoteAhead();
   // The same for the tenant of `id`, which has come into the host tier: when little of its quota is
   // left, one of its coldest blocks is to leave for the one that came.
-  void DemoteAheadOf(EntryId id, uint32_t slot_pages);
+  void DemoteAheadOf(EntryId id, const NamespaceInfo& ns);
   // Uses of blocks call for writes to disk: the mode is not kOnDemotion, and the queue has room.
   // Takes no lock.
   bool WritesOnUse() const;
@@ -116,9 +117,9 @@ class Residency {
   // Queues what was claimed. Where the queue is full, or the disk is not writable, the next use
   // claims it again.
   void QueueWrite(EntryId id, const NamespacePtr& ns);
-  // The write of a demotion of `bytes` is over: drops the host copy if the block is on disk and not
+  // The write of a demotion is over: drops the host copy if the block is on disk and not
   // in use; else it is a candidate again.
-  void EndDemotion(EntryId id, uint64_t bytes);
+  void EndDemotion(EntryId id, const NamespaceInfo& ns);
 
  private:
   // It will be looked at soon: the next in a chain that leaves from its end to its start.
@@ -131,6 +132,7 @@ class Residency {
   bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);
 
   bool DemotesAhead() const;
+  void CountDemoting(const NamespaceInfo& ns, int64_t pages);
   void EndTransit(EntryId id);
   void EvictDemoted(EntryId id);
   bool DemoteOne(EntryId id, uint64_t* bytes);
@@ -138,7 +140,10 @@ class Residency {
 
   StoreParts& parts_;
   std::atomic<bool> is_clearing_{false};
-  std::atomic<uint64_t> demoting_bytes_{0};  // queued to be written and evicted
+  // Queued to be written and evicted: of all, and of each owner.
+  std::atomic<uint64_t> demoting_bytes_{0};
+  Mutex demoting_mutex_;
+  absl::flat_hash_map<uint32_t, int64_t> demoting_pages_of_ IBID_GUARDED_BY(demoting_mutex_);
 };
 
 }  // namespace ibid

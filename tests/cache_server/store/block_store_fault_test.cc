@@ -59,6 +59,19 @@ class FaultTest : public StoreFixture {
     ASSERT_TRUE(Flush());
   }
 
+  void SpoilDirectory() {
+    int spoilt_count = 0;
+    for (const auto& file :
+         std::filesystem::directory_iterator(options_.disk_directory + "/directory")) {
+      if (file.path().extension() != ".sst" || file.file_size() < 100'000) continue;
+      std::fstream table(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      table.seekp(static_cast<std::streamoff>(file.file_size() / 2));
+      table.write("spoilt spoilt spoilt", 20);
+      ++spoilt_count;
+    }
+    ASSERT_GT(spoilt_count, 0);
+  }
+
   std::vector<ChainLink> run_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
 };
@@ -408,6 +421,24 @@ TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {
 
 // A directory that cannot be read: nothing is written to disk until it can, and nobody waits for
 // that longer than a scan takes.
+// The records are not needed to be dropped.
+TEST_F(FaultTest, ADirectoryThatIsSpoiltAfterTheStartLetsItsBlocksGo) {
+  OpenStore(WithDisk(4096, 16384, 1024));
+  const auto chain = ChainOf(ns_, 1, 3000);
+  PublishChain(chain);
+  Reopen();  // moves the records from the log to a table
+  WaitForRecovery();
+  ASSERT_EQ(Disk().blocks, chain.size());
+  SpoilDirectory();
+  for (size_t begin = 0; begin < chain.size(); begin += 500) {
+    std::vector<BlockKey> keys;
+    for (size_t i = begin; i < begin + 500; ++i) keys.push_back(chain[i].key);
+    (void)store_->Drop(ns_, keys);
+  }
+  EXPECT_TRUE(Flush());
+  EXPECT_EQ(Disk().used_bytes, 0u);
+}
+
 TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
   OpenStore(WithDisk(4096, 16384, 1024));
   PublishChain(ChainOf(ns_, 1, 3000));
@@ -415,16 +446,7 @@ TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
   OpenStore(options_);  // moves the records from the log to a table
   WaitForRecovery();
   store_.reset();
-  int spoilt_count = 0;
-  for (const auto& file :
-       std::filesystem::directory_iterator(options_.disk_directory + "/directory")) {
-    if (file.path().extension() != ".sst" || file.file_size() < 100'000) continue;
-    std::fstream table(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-    table.seekp(static_cast<std::streamoff>(file.file_size() / 2));
-    table.write("spoilt spoilt spoilt", 20);
-    ++spoilt_count;
-  }
-  ASSERT_GT(spoilt_count, 0);
+  SpoilDirectory();
   OpenStore(options_);
   const auto chain = ChainOf(ns_, 2, 8);
   EXPECT_TRUE(absl::IsUnavailable(PublishOne(chain[0], /*durable=*/true)));

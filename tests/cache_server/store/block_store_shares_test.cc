@@ -4,6 +4,7 @@
 #include "cache_server/gpu_tier.h"
 #include "cache_server/tenant_table.h"
 #include "core/device_memory.h"
+#include "tests/cache_server/store/faulty_extent_io.h"
 #include "tests/cache_server/store/store_harness.h"
 
 namespace ibid {
@@ -208,6 +209,29 @@ TEST_F(SharesTest, OnDemotionATenantNearItsQuotaIsWrittenBeforeItLosesBlocks) {
   }
   for (uint32_t seed = 1; seed <= 30; ++seed) EXPECT_TRUE(HasTheirs(seed)) << seed;
   EXPECT_LE(Of("batch").host_used_bytes, 8u * 4096);
+  CheckSums();
+}
+
+// failures 33: a disk that stands still refuses nobody.
+TEST_F(SharesTest, OnDemotionATenantPublishesPastItsQuotaThoughTheDiskStandsStill) {
+  const auto faults = std::make_shared<DiskFaults>();
+  BlockStoreOptions options = WithDisk(64, 64, 1);
+  options.disk_write = DiskWriteMode::kOnDemotion;
+  options.wrap_extent_io = [faults](std::unique_ptr<ExtentIo> real) {
+    return std::make_unique<FaultyExtentIo>(std::move(real), faults);
+  };
+  Open(options);
+  WaitForRecovery();
+  SetQuota(8);
+  faults->writes_stall = true;
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    const absl::Status published = PublishTheirs(seed);
+    EXPECT_TRUE(published.ok()) << seed << " " << published;
+  }
+  EXPECT_TRUE(HasTheirs(30));
+  EXPECT_LE(Of("batch").host_used_bytes, 8u * 4096);
+  faults->writes_stall = false;
+  ASSERT_TRUE(Flush());
   CheckSums();
 }
 

@@ -11,6 +11,7 @@ namespace ibid {
 Simulation::Simulation(uint32_t seed, SimulatedTiers tiers)
     : random_(seed), tiers_(tiers), is_calm_(seed % 3 == 0), has_quotas_(random_() % 2 == 0) {
   options_.host_bytes_max = 48 * 4096;
+  options_.leased_percent_per_session_max = 100;
   options_.extent_bytes = 12 * 4096;
   options_.clock = &clock_;
   options_.has_maintenance_thread = false;

@@ -15,8 +15,8 @@ namespace {
 // Leases of one block: more of them do not match it. Reads may add to them.
 constexpr uint32_t kHoldsMax = 4'000'000'000;
 // Keys that a scan of a chain looks up at once: some at first, then so many times those before.
-constexpr size_t kScanWindowMin = 64;
-constexpr size_t kScanWindowGrowth = 4;
+constexpr size_t kScanWindowMin = 128;
+constexpr size_t kScanWindowGrowth = 8;
 constexpr size_t kScanWindowMax = 1'024;
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
@@ -329,6 +329,7 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
 
 // What is true of block `i` in all shards.
 ReadPath::Found ReadPath::InAllOf(std::span<const std::vector<Found>> found, size_t i) {
+  if (found.size() == 1) return found[0][i];
   Found all;
   all.is_resident = all.is_in_gpu = all.is_in_host = all.is_pending = true;
   for (const std::vector<Found>& shard : found) {

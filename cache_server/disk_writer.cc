@@ -52,6 +52,15 @@ struct DiskWriter::Job {
   DiskRecord record;
 };
 
+// A block on its way to another slot; it is busy.
+struct DiskWriter::Move {
+  EntryId id = kNoEntry;
+  uint32_t from = kNoPage;
+  uint32_t to = kNoPage;
+  DiskRecord record;
+  bool is_moved = false;
+};
+
 void DiskWriter::Start() {
   bytes_executor_ = std::make_unique<Executor>("ibid-disk-bytes", parts_.options.io_threads_count,
                                                kBatchBlocksMax);
@@ -477,15 +486,19 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk(EntryId beside) {
 }
 
 void DiskWriter::ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages) {
+  auto buffer = HostMemory::CreatePrivate(uint64_t{victim_pages} * kPageBytes);
+  if (!buffer.ok()) return;
   std::vector<uint32_t> tried;
   for (int i = 0; i < kClearTriesMax; ++i) {
     const auto clearing = parts_.disk->BeginClear(victim_pages, wanted_pages, tried);
     if (!clearing.has_value()) return;
+    std::vector<Move> moves;
     bool is_clear = true;
     for (const ExtentAllocator::Slot& slot : clearing->slots) {
-      is_clear = MoveOnDisk(slot.owner, slot.page, victim_pages);
+      is_clear = BeginMove(slot, buffer->view(), &moves);
       if (!is_clear) break;
     }
+    is_clear = EndMoves(moves) && is_clear;
     parts_.disk->EndClear(clearing->extent);
     if (is_clear) return;
     tried.push_back(clearing->extent);
@@ -505,53 +518,77 @@ void DiskWriter::KeepBudget() {
   }
 }
 
-bool DiskWriter::MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages) {
-  IndexShard& shard = parts_.index.ShardOf(id);
+// Copies the block into another slot. False when that cannot be done now.
+bool DiskWriter::BeginMove(const ExtentAllocator::Slot& slot, MutableByteView buffer,
+                           std::vector<Move>* moves) {
+  Move move{slot.owner, slot.page};
+  IndexShard& shard = parts_.index.ShardOf(move.id);
   uint32_t ns_number;
   {
     MutexLock lock(shard.mutex);
-    IndexEntry& entry = shard.Get(id);
-    if (entry.disk_page != from || entry.is_in_use() || entry.Has(kDoomed)) return false;
+    IndexEntry& entry = shard.Get(move.id);
+    if (entry.disk_page != move.from || entry.is_in_use() || entry.Has(kDoomed)) return false;
     ++entry.busy;
     ns_number = entry.ns;
   }
-  const uint64_t bytes = uint64_t{slot_pages} * kPageBytes;
   const NamespacePtr ns = parts_.namespaces.Find(ns_number);
-  auto buffer = HostMemory::CreatePrivate(bytes);
-  DiskDirectory::Change change;
-  DiskRecord& record = change.put_blocks.emplace_back();
   std::optional<uint32_t> to;
-  bool is_written = false;
-  if (buffer.ok() && ns != nullptr && MakeRecord(id, *ns, &record))
-    to = parts_.disk->AllocateSlot(slot_pages, id);
-  if (to.has_value()) {
-    record.extent = parts_.disk->ExtentOf(*to);
-    record.extent_page = parts_.disk->ExtentPageOf(*to);
-    // What was read wrongly once must not be what is there from now on.
-    is_written = parts_.disk->ReadSlot(from, buffer->view()).ok() &&
-                 Checksum(buffer->view().first(record.payload_bytes)) == record.checksum &&
-                 parts_.disk->WriteSlot(*to, buffer->view()).ok() &&
-                 parts_.disk->Commit(change, /*is_synced=*/false).ok();
+  if (ns != nullptr && MakeRecord(move.id, *ns, &move.record))
+    to = parts_.disk->AllocateSlot(static_cast<uint32_t>(buffer.size() / kPageBytes), move.id);
+  // What was read wrongly once must not be what is there from now on.
+  const bool is_written =
+      to.has_value() && parts_.disk->ReadSlot(move.from, buffer).ok() &&
+      Checksum(buffer.first(move.record.payload_bytes)) == move.record.checksum &&
+      parts_.disk->WriteSlot(*to, buffer).ok();
+  if (!is_written) {
+    residency_.EndBusy(move.id);
+    if (to.has_value()) parts_.disk->FreeSlot(*to);
+    return false;
   }
-  // A read that began meanwhile is still at the old slot: then the block stays there.
-  bool is_moved = false;
-  if (is_written) {
+  move.to = *to;
+  move.record.extent = parts_.disk->ExtentOf(*to);
+  move.record.extent_page = parts_.disk->ExtentPageOf(*to);
+  moves->push_back(std::move(move));
+  return true;
+}
+
+// Once the copies and then their records are synced the old slots are free: a block that was
+// durable stays so. False when some have to stay where they are.
+bool DiskWriter::EndMoves(std::vector<Move>& moves) {
+  if (moves.empty()) return true;
+  DiskDirectory::Change there, back;
+  std::vector<uint32_t> pages;
+  for (const Move& move : moves) {
+    there.put_blocks.push_back(move.record);
+    pages.push_back(move.to);
+  }
+  const bool is_there =
+      parts_.disk->Sync(pages).ok() && parts_.disk->Commit(there, /*is_synced=*/true).ok();
+  bool are_all_moved = is_there;
+  for (Move& move : moves) {
+    if (!is_there) break;
+    IndexShard& shard = parts_.index.ShardOf(move.id);
     MutexLock lock(shard.mutex);
-    IndexEntry& entry = shard.Get(id);
-    is_moved = entry.busy == 1;
-    if (is_moved) entry.disk_page = *to;
+    IndexEntry& entry = shard.Get(move.id);
+    // A read that began meanwhile is still at the old slot: then the block stays there.
+    move.is_moved = entry.busy == 1;
+    if (move.is_moved) {
+      entry.disk_page = move.to;
+      continue;
+    }
+    are_all_moved = false;
+    move.record.extent = parts_.disk->ExtentOf(move.from);
+    move.record.extent_page = parts_.disk->ExtentPageOf(move.from);
+    back.put_blocks.push_back(move.record);
   }
-  if (is_written && !is_moved) {
-    record.extent = parts_.disk->ExtentOf(from);
-    record.extent_page = parts_.disk->ExtentPageOf(from);
-    // If this fails, the next start finds a record whose bytes do not match: a miss.
-    (void)parts_.disk->Commit(change, /*is_synced=*/false);
+  // If this fails, the next start finds records whose bytes do not match: misses.
+  if (!back.put_blocks.empty()) (void)parts_.disk->Commit(back, /*is_synced=*/true);
+  for (const Move& move : moves) {
+    residency_.EndBusy(move.id);
+    parts_.disk->FreeSlot(move.is_moved ? move.from : move.to);
+    if (move.is_moved) parts_.counters.moved_blocks.Add();
   }
-  residency_.EndBusy(id);
-  if (is_moved) parts_.disk->FreeSlot(from);
-  if (to.has_value() && !is_moved) parts_.disk->FreeSlot(*to);
-  if (is_moved) parts_.counters.moved_blocks.Add();
-  return is_moved;
+  return are_all_moved;
 }
 
 }  // namespace ibid

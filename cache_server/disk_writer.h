@@ -27,6 +27,7 @@ class DiskWriter {
 
  private:
   struct Job;
+  struct Move;
 
   void Run();
   void Remove(const std::vector<DiskRemoval>& removals);
@@ -52,7 +53,9 @@ class DiskWriter {
   void ClearDiskExtent(uint32_t victim_pages, uint32_t wanted_pages);
   // Where the directory has outgrown its reserve, empties extents for it.
   void KeepBudget();
-  bool MoveOnDisk(EntryId id, uint32_t from, uint32_t slot_pages);
+  bool BeginMove(const ExtentAllocator::Slot& slot, MutableByteView buffer,
+                 std::vector<Move>* moves);
+  bool EndMoves(std::vector<Move>& moves);
   // The record of a block that is busy. False when its namespace is gone.
   bool MakeRecord(EntryId id, const NamespaceInfo& ns, DiskRecord* record);
 

@@ -1,6 +1,7 @@
 // A record is written after its pin is in the table and deleted after it left: whoever writes one
-// looks afterwards whether the pin is still there, and deletes it if not. So a pin that is gone
-// leaves no record, in whatever order calls come; a record that cannot be deleted now is void at
+// looks afterwards whether the pin is still there, and deletes it if not; whoever deletes one looks
+// whether the pin is there again, and then does not. So a pin that is gone leaves no record and one
+// that is there keeps it, in whatever order calls come; a record that cannot be deleted now is void at
 // the next start if its time is over, else it is a pin again.
 #include "cache_server/pin_path.h"
 
@@ -70,6 +71,7 @@ bool PinPath::Record(PinId id, NamespaceInfo& ns, std::span<const BlockKey> keys
   pin.priority = static_cast<uint32_t>(options.priority);
   pin.ends_unix_us = ends_at == absl::InfiniteFuture() ? kNever : absl::ToUnixMicros(ends_at);
   pin.keys.assign(keys.begin(), keys.end());
+  MutexLock lock(records_mutex_);
   const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/true);
   if (status.ok()) {
     ns.is_on_disk.store(true);
@@ -134,7 +136,10 @@ absl::Status PinPath::Restore() {
 void PinPath::DeleteRecords(const std::vector<PinId>& ids) {
   if (parts_.disk == nullptr || ids.empty()) return;
   DiskDirectory::Change change;
-  for (const PinId id : ids) change.delete_pins.push_back(id.value);
+  MutexLock lock(records_mutex_);
+  for (const PinId id : ids) {
+    if (!parts_.pins.Has(id)) change.delete_pins.push_back(id.value);
+  }
   const absl::Status status = parts_.disk->Commit(change, /*is_synced=*/false);
   if (status.ok()) return;
   IBID_LOG_EVERY(kLogPeriodSeconds, warn, "pins that ended may be there again after a restart: {}",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache_server/residency.h"
+#include "core/mutex.h"
 
 namespace ibid {
 
@@ -36,6 +37,7 @@ class PinPath {
 
   StoreParts& parts_;
   Residency& residency_;
+  Mutex records_mutex_;  // while records change and the table is asked for what they should be
 };
 
 }  // namespace ibid

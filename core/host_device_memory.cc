@@ -54,10 +54,9 @@ class HostStream {
   }
 
   void Begin(std::function<void()> work) {
-    {
-      MutexLock lock(mutex_);
-      work_.push_back(std::move(work));
-    }
+    // Under the lock: who hears that the work is done may destroy this.
+    MutexLock lock(mutex_);
+    work_.push_back(std::move(work));
     has_work_.NotifyOne();
   }
 

@@ -32,11 +32,13 @@ class Stress {
   }
 
   void Run() {
+    // Before there is anything to see: a thread may start late.
+    std::unique_ptr<BlockWatch> watch = *store_->Watch({});
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i)
       threads.emplace_back([this, i] { Work(static_cast<uint32_t>(i)); });
     std::atomic<bool> is_over{false};
-    std::thread watcher([&] { Watch(is_over); });
+    std::thread watcher([&] { Watch(std::move(watch), is_over); });
     for (std::thread& thread : threads) thread.join();
     is_over = true;
     watcher.join();
@@ -160,9 +162,10 @@ class Stress {
   }
 
   // Reads now and then, and again from a snapshot when it was cut off.
-  void Watch(const std::atomic<bool>& is_over) {
-    std::unique_ptr<BlockWatch> watch = *store_->Watch({});
-    for (uint64_t last = 0; !is_over;) {
+  void Watch(std::unique_ptr<BlockWatch> watch, const std::atomic<bool>& is_over) {
+    bool is_last = false;
+    for (uint64_t last = 0; !is_last;) {
+      is_last = is_over;
       last = store_->WaitForEvents(last, absl::Milliseconds(20));
       WatchPiece piece = watch->Next();
       for (; !piece.is_waiting && piece.notice != WatchNotice::kCutOff; piece = watch->Next())

@@ -210,6 +210,7 @@ TEST_F(PublishFetchTest, AStreamLongerThanItsWindowsGoesThrough) {
 TEST_F(PublishFetchTest, AFullStoreRejectsByNameAndKeepsTheStream) {
   ServerOptions options = SmallServer();
   options.host_bytes_max = options.extent_bytes;  // one extent: at most two blocks of 2 MiB
+  options.leased_percent_per_session_max = 100;
   StartServer(options);
   const NamespaceSpec spec = SpecOf(LargeLayout());
   const SampleBlocks blocks = MakeBlocks(spec, 4);

@@ -18,8 +18,8 @@
 //         invisible; another entry
 //                           of the same key may be made; freed when the last of these ends
 //
-// Thread safety: each shard has a lock; its methods require it. One shard at a time. There are so few
-// that a match of a thousand keys takes each lock for some of them, not for one or two.
+// Thread safety: each shard has a lock; its methods require it. One shard at a time. There are so
+// few that a match of a thousand keys takes each lock for some of them, not for one or two.
 // Memory: 80 bytes an entry, 5 to 10 of the table (tag_table.h). What a lookup reads of an entry is
 // one cache line.
 #pragma once

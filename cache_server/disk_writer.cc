@@ -85,8 +85,7 @@ void DiskWriter::Stop(absl::Duration timeout) {
       residency_.EndBusy(write.id);
       write.durable_done(NotStored("the server is stopping"));
     }
-    if (write.evict_after)
-      residency_.EndDemotion(write.id, *write.ns);
+    if (write.evict_after) residency_.EndDemotion(write.id, *write.ns);
     residency_.DropRef(write.id);
   }
 }
@@ -387,8 +386,7 @@ void DiskWriter::End(Job& job) {
     parts_.counters.skipped_writes.Add();
   }
   if (job.is_active) residency_.EndBusy(id);
-  if (job.write.evict_after)
-    residency_.EndDemotion(id, *job.write.ns);
+  if (job.write.evict_after) residency_.EndDemotion(id, *job.write.ns);
   if (job.write.durable_done) {
     job.write.durable_done(job.result.ok() ? job.result : NotStored(job.result.message()));
   }

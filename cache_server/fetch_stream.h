@@ -1,8 +1,8 @@
 // The server's side of one Fetch call.
 #pragma once
 
-#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "cache_server/service_state.h"

@@ -1,8 +1,8 @@
 // A record is written after its pin is in the table and deleted after it left: whoever writes one
 // looks afterwards whether the pin is still there, and deletes it if not; whoever deletes one looks
-// whether the pin is there again, and then does not. So a pin that is gone leaves no record and one
-// that is there keeps it, in whatever order calls come; a record that cannot be deleted now is void at
-// the next start if its time is over, else it is a pin again.
+// whether the pin is there again, and then does not. So a pin that is gone leaves no record, and
+// one that is there keeps it, in whatever order calls come; a record that cannot be deleted now is
+// void at the next start if its time is over, else it is a pin again.
 #include "cache_server/pin_path.h"
 
 #include <limits>

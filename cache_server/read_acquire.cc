@@ -165,8 +165,7 @@ void ReadPath::ReadCopy(const Read& read) {
     }
   }
   if (target.is_from_host) {
-    target.slot =
-        parts_.arena->View(target.host_page, uint64_t{read.ns->slot_pages} * kPageBytes);
+    target.slot = parts_.arena->View(target.host_page, uint64_t{read.ns->slot_pages} * kPageBytes);
     if (read.is_use) parts_.book.Use(read.id);
     Answer(read, absl::OkStatus(), &target);
     return residency_.EndBusy(read.id);

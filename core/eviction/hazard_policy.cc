@@ -418,8 +418,8 @@ void HazardPolicy::OnInsert(EntryId b, const BlockTraits& traits) {
     now_ += unit;
   }
   if (request_id == orphans_ && orders_by_age_) CountOrphan(unit);
-  const uint32_t ghost = IsRemembered(traits.fingerprint, unit) ? ghosts_.Find(traits.fingerprint)
-                                                                : GhostRing::kNone;
+  const uint32_t ghost =
+      IsRemembered(traits.fingerprint, unit) ? ghosts_.Find(traits.fingerprint) : GhostRing::kNone;
   const SegmentId old = ghost == GhostRing::kNone ? kNone : ghosts_.value(ghost);
   const bool is_found = old != kNone || traits.position < request.found_count;
   const Kind kind = traits.is_tail ? Kind::kTail : is_found ? Kind::kFound : Kind::kBrought;

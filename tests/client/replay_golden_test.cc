@@ -1,8 +1,8 @@
 // The baselines and bounds on two real traces, against what an independent simulator of the same
-// definitions printed. It has no leaf rule and takes a request's blocks one by one: done its way the
-// baselines are the same, and as the server does it ARC and s3fifo-60 differ by up to .0046. hazard
-// has no other implementation: its row is what it reached when it was written, so that a change
-// shows.
+// definitions printed. It has no leaf rule and takes a request's blocks one by one: done its way
+// the baselines are the same, and as the server does it ARC and s3fifo-60 differ by up to .0046.
+// hazard has no other implementation: its row is what it reached when it was written, so that a
+// change shows.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>

@@ -207,6 +207,14 @@ class FetchStream final : public StreamCall<FetchReactor> {
     });
   }
 
+  // The pins of what will not be sent go without a lock.
+  void OnFinishing() override {
+    Window leftover;
+    MutexLock lock(mutex_);
+    is_window_closed_ = true;
+    leftover.swap(window_);
+  }
+
   // The alarm holds this object; so it goes, and what it calls then finds that all is over.
   void OnGone() override {
     std::unique_ptr<grpc::Alarm> alarm;

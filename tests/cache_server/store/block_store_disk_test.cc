@@ -319,12 +319,24 @@ TEST_F(DiskTest, ADirectoryThatGrowsMakesTheExtentsGiveWay) {
     ASSERT_EQ(disk.used_bytes, disk.blocks * 4096);
   }
   EXPECT_GT(allocated_most, Disk().allocated_bytes) << "the files of some extents are gone";
-  EXPECT_EQ(Disk().allocated_bytes, AllocatedBytesUnder(options.disk_directory + "/extents"));
   EXPECT_GT(Disk().blocks, 100u);
   EXPECT_EQ(Disk().state, "ok");
+  // The store measures its directory also when it is idle: blocks may go until it is closed, and
+  // after it is open again.
   const uint64_t blocks = Disk().blocks;
   Reopen();
-  EXPECT_EQ(Disk().blocks, blocks) << "no record names a block of a deleted file";
+  const uint64_t recovered_blocks = Disk().blocks;
+  EXPECT_LE(recovered_blocks, blocks);
+  uint64_t right_blocks = 0;
+  for (uint32_t seed = 1; seed < 120; ++seed) {
+    for (const ChainLink& link : ChainOf(ns_, seed, 50)) {
+      const auto ref = AcquireOne(link.key);
+      if (ref.ok() && HasRightBytes(*ref, link.key)) ++right_blocks;
+    }
+  }
+  EXPECT_LE(right_blocks, recovered_blocks);
+  EXPECT_GE(right_blocks, Disk().blocks) << "no record names a block of a deleted file";
+  EXPECT_GT(right_blocks, 100u);
 }
 
 TEST_F(DiskTest, ASmallerBudgetAfterARestartIsKeptTo) {

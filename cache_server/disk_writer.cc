@@ -377,7 +377,7 @@ void DiskWriter::End(Job& job) {
     if (!shard.Get(id).is_on_disk()) job.result = NotStored(parts_.disk->state());
   }
   if (is_written) {
-    parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
+    parts_.counters.OnCopyIn(TierName::kDisk, id, *parts_.clock);
     parts_.book.Admit(TierName::kDisk, id, job.traits);
   } else if (job.host_page != kNoPage) {
     if (job.is_in_book) {
@@ -464,7 +464,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk(EntryId beside) {
       victim.leaving.slot_pages = parts_.disk->SlotPages(victim.page);
       parts_.book.Remove(TierName::kDisk, victim.id, victim.parent, victim.leaving);
       slot_pages = parts_.disk->FreeSlot(victim.page);
-      parts_.counters.OnCopyOut(TierName::kDisk, victim.id, parts_.Now());
+      parts_.counters.OnCopyOut(TierName::kDisk, victim.id, *parts_.clock);
       parts_.counters.tier(TierName::kDisk).evictions[static_cast<int>(victim.reason)].Add();
     }
     {

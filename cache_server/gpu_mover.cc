@@ -160,7 +160,7 @@ void GpuMover::End(Promotion& promotion) {
   const absl::Status status = promotion.copied.get_future().get();
   if (status.ok()) {
     parts_.book.Admit(TierName::kGpu, id, promotion.traits);
-    parts_.counters.OnCopyIn(TierName::kGpu, id, parts_.Now());
+    parts_.counters.OnCopyIn(TierName::kGpu, id, *parts_.clock);
     parts_.counters.gpu_promoted_blocks.Add();
   } else {
     IBID_LOG_EVERY(kLogPeriodSeconds, warn, "gpu tier: {}", status.message());
@@ -255,7 +255,7 @@ std::optional<uint32_t> GpuMover::EvictOne(KeepPriority priority_max, EntryId be
     leaving.slot_pages = parts_.gpu->SlotPages(gpu_page);
     parts_.book.Remove(TierName::kGpu, id, parent, leaving);
     const uint32_t slot_pages = parts_.gpu->Free(gpu_page);
-    parts_.counters.OnCopyOut(TierName::kGpu, id, parts_.Now());
+    parts_.counters.OnCopyOut(TierName::kGpu, id, *parts_.clock);
     parts_.counters.tier(TierName::kGpu).evictions[static_cast<int>(reason)].Add();
     residency_.EndBusy(id);
     return slot_pages;
@@ -319,7 +319,7 @@ absl::Status GpuMover::CopyToHost(EntryId id, uint32_t gpu_page, const Namespace
     entry.host_page = *page;
     parts_.events.TellCame(entry, TierName::kHost, BlockChange::kStored);
   }
-  parts_.counters.OnCopyIn(TierName::kHost, id, parts_.Now());
+  parts_.counters.OnCopyIn(TierName::kHost, id, *parts_.clock);
   parts_.book.Admit(TierName::kHost, id, traits);
   return absl::OkStatus();
 }

@@ -15,6 +15,9 @@ namespace {
 
 // Between two log lines of one place.
 constexpr int64_t kLogPeriodSeconds = 10;
+// How far an offer asks memory ahead for the places of its keys in the index.
+constexpr size_t kPrefetchedKeys = 8;
+
 absl::Status UnknownNamespace(const NamespaceId& ns) {
   return absl::FailedPreconditionError(
       absl::StrCat("namespace ", DigestToShortHex(ns.digest), " is not open"));
@@ -34,6 +37,11 @@ absl::StatusOr<NamespacePtr> PublishPath::Admit(SessionId session, const Namespa
   return info;
 }
 
+PublishPath::Offerer PublishPath::OffererOf(SessionId session, const NamespaceInfo& ns) const {
+  const absl::Time now = parts_.Now();
+  return {session, ns, now, parts_.tenants.CanPublish(ns.owner(), now)};
+}
+
 absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, const NamespaceId& ns,
                                                            std::span<const BlockKey> keys) {
   IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
@@ -41,11 +49,14 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   std::vector<OfferState> states;
   states.reserve(keys.size());
   std::vector<EntryId> used;
-  const bool can_publish = parts_.tenants.CanPublish(info->owner(), parts_.Now());
-  for (const BlockKey& key : keys) {
+  const Offerer by = OffererOf(session, *info);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i + kPrefetchedKeys < keys.size()) {
+      parts_.index.PrefetchPlace(info->number, keys[i + kPrefetchedKeys]);
+    }
     EntryId id = kNoEntry;
     bool must_write = residency_.WritesOnUse();
-    states.push_back(OfferOne(session, *info, key, can_publish, &id, &must_write));
+    states.push_back(OfferOne(by, keys[i], &id, &must_write));
     if (id == kNoEntry) continue;
     used.push_back(id);
     if (must_write) residency_.QueueWrite(id, info);
@@ -60,14 +71,14 @@ absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const Namespac
   IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
   ClaimResult result;
   if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
-  const bool can_publish = parts_.tenants.CanPublish(info->owner(), parts_.Now());
+  const Offerer by = OffererOf(session, *info);
   for (const BlockKey& key : keys) {
     EntryId used = kNoEntry;
     bool must_write = false;
-    result.refusal = OfferOne(session, *info, key, can_publish, &used, &must_write);
-    if (result.refusal == OfferState::kPending && can_publish &&
-        RevokeStale(*info, key, parts_.Now() - take_over_after)) {
-      result.refusal = OfferOne(session, *info, key, can_publish, &used, &must_write);
+    result.refusal = OfferOne(by, key, &used, &must_write);
+    if (result.refusal == OfferState::kPending && by.can_publish &&
+        RevokeStale(*info, key, by.now - take_over_after)) {
+      result.refusal = OfferOne(by, key, &used, &must_write);
     }
     if (result.refusal != OfferState::kWanted) break;
     ++result.wanted_count;
@@ -133,8 +144,9 @@ void PublishPath::ForgetUnreadable(const NamespaceInfo& ns, const BlockKey& key)
   residency_.Finish(after);
 }
 
-OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                                 bool can_publish, EntryId* used, bool* must_write) {
+OfferState PublishPath::OfferOne(const Offerer& by, const BlockKey& key, EntryId* used,
+                                 bool* must_write) {
+  const NamespaceInfo& ns = by.ns;
   if (recovery_.is_running()) recovery_.IndexOne(ns, key);
   ForgetUnreadable(ns, key);
   IndexShard& shard = parts_.index.ShardOf(key);
@@ -143,7 +155,7 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
   {
     MutexLock lock(shard.mutex);
     id = shard.Find(ns.number, key);
-    if (id == kNoEntry && can_publish) id = shard.Insert(ns.number, key);
+    if (id == kNoEntry && by.can_publish) id = shard.Insert(ns.number, key);
     is_refused = id == kNoEntry;
     if (!is_refused) {
       IndexEntry& entry = shard.Get(id);
@@ -154,12 +166,12 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
       }
       // Bytes on their way in or out: what comes of it is not known yet.
       if (entry.is_in_use()) return OfferState::kPending;
-      const bool is_own = entry.details().checksum == session.value && !entry.Has(kHasWriter);
+      const bool is_own = entry.details().checksum == by.session.value && !entry.Has(kHasWriter);
       if (entry.is_filling() && !is_own) return OfferState::kPending;
-      is_refused = !can_publish && !entry.is_filling();
+      is_refused = !by.can_publish && !entry.is_filling();
       if (!is_refused) {
         entry.Set(kFilling);
-        entry.details().checksum = session.value;
+        entry.details().checksum = by.session.value;
       }
     }
   }
@@ -168,8 +180,8 @@ OfferState PublishPath::OfferOne(SessionId session, const NamespaceInfo& ns, con
     parts_.counters.rejected_blocks.Add();
     return OfferState::kRejected;
   }
-  if (parts_.sessions.AddReservation(session, id, parts_.Now()).ok()) return OfferState::kWanted;
-  Revoke(session, id);
+  if (parts_.sessions.AddReservation(by.session, id, by.now).ok()) return OfferState::kWanted;
+  Revoke(by.session, id);
   parts_.counters.rejected_blocks.Add();
   return OfferState::kRejected;
 }
@@ -224,19 +236,18 @@ absl::StatusOr<WriterSlot> PublishPath::Reserve(SessionId session, const Namespa
   }
   if (link.parent == link.key)
     return absl::InvalidArgumentError("a block cannot be its own parent");
-  IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, parts_.Now(), /*renew_leases=*/false));
+  const absl::Time now = parts_.Now();
+  IBID_RETURN_IF_ERROR(parts_.sessions.Touch(session, now, /*renew_leases=*/false));
   if (recovery_.is_running()) recovery_.IndexOne(*info, link.key);
   ForgetUnreadable(*info, link.key);
   IBID_ASSIGN_OR_RETURN(const EntryId id, BeginWriting(session, *info, link));
   WriterSlot slot{id, session, info, link, {}};
-  if (const absl::Status booked = parts_.sessions.AddReservation(session, id, parts_.Now());
-      !booked.ok()) {
+  if (const absl::Status booked = parts_.sessions.AddReservation(session, id, now); !booked.ok()) {
     Abort(slot);
     if (absl::IsResourceExhausted(booked)) parts_.counters.rejected_blocks.Add();
     return booked;
   }
-  if (const absl::Status paid =
-          parts_.tenants.TakePublish(info->owner(), info->payload_bytes, parts_.Now());
+  if (const absl::Status paid = parts_.tenants.TakePublish(info->owner(), info->payload_bytes, now);
       !paid.ok()) {
     Abort(slot);
     parts_.counters.rejected_blocks.Add();
@@ -328,7 +339,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   }
   if (wakes_waiters) parts_.waits.WakeEntry(slot.id);
   parts_.book.Admit(TierName::kHost, slot.id, traits);
-  parts_.counters.OnCopyIn(TierName::kHost, slot.id, parts_.Now());
+  parts_.counters.OnCopyIn(TierName::kHost, slot.id, *parts_.clock);
   parts_.counters.published_blocks.Add();
   if (has_disk) {
     QueueWrite(slot, durable ? done : nullptr);

@@ -44,10 +44,17 @@ class PublishPath {
   // The open namespace. Errors: FailedPrecondition (namespace, session), ResourceExhausted.
   absl::StatusOr<NamespacePtr> Admit(SessionId session, const NamespaceId& ns, size_t keys_count);
   void ForgetUnreadable(const NamespaceInfo& ns, const BlockKey& key);
-  // Without `can_publish` nothing is wanted that the session has not reserved before. `used`: the
-  // entry when the block is there; `must_write`: it is to be queued for that use.
-  OfferState OfferOne(SessionId session, const NamespaceInfo& ns, const BlockKey& key,
-                      bool can_publish, EntryId* used, bool* must_write);
+  // Whose blocks are offered, and when. Without `can_publish` nothing is wanted that the session
+  // has not reserved before.
+  struct Offerer {
+    SessionId session;
+    const NamespaceInfo& ns;
+    absl::Time now;
+    bool can_publish;
+  };
+  Offerer OffererOf(SessionId session, const NamespaceInfo& ns) const;
+  // `used`: the entry when the block is there; `must_write`: it is to be queued for that use.
+  OfferState OfferOne(const Offerer& by, const BlockKey& key, EntryId* used, bool* must_write);
   // True when another session's reservation of the block was made or repeated no later than
   // `booked_by`: it is void now, and whoever offers next may reserve the block.
   bool RevokeStale(const NamespaceInfo& ns, const BlockKey& key, absl::Time booked_by);

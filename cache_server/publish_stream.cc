@@ -1,16 +1,15 @@
 // A frame's way: OnReadDone -> check -> Reserve -> copy into the slot with the checksum -> Commit
-// -> results_ -> StartWrite.
+// -> results_ -> StartWrite, with all results that are there.
 //
 // Invariants, under mutex_: unanswered_ counts frames that were read and whose result is not yet
 // written; at kPublishFramesUnanswered reading stops. The call ends when reading has ended for
-// good, every frame read is answered, or the client is gone. A commit that is under way then, of a
-// block that waits for the disk, keeps the object and is heard by nobody.
+// good, every frame read is answered or void, or the client is gone. A commit that is under way
+// then, of a block that waits for the disk, keeps the object and is heard by nobody.
 #include "cache_server/publish_stream.h"
 
-#include <deque>
 #include <memory>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -58,50 +57,48 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
 
  private:
   bool Step() override {
-    std::optional<Result> result;
     {
       MutexLock lock(mutex_);
       if (!is_writing_ && !results_.empty() && !is_cancelled_) {
-        result = std::move(results_.front());
-        results_.pop_front();
+        std::swap(outgoing_results_, results_);
       } else if (unanswered_ >= kPublishFramesUnanswered) {
         return false;
       }
     }
-    if (!result.has_value()) return Read();
-    WriteResult(*result);
+    if (outgoing_results_.empty()) return Read();
+    WriteResults();
     return true;
   }
 
   bool is_busy() const IBID_REQUIRES(mutex_) override {
-    return BidiCall::is_busy() || (!is_cancelled_ && (committing_ > 0 || !results_.empty()));
+    return BidiCall::is_busy() || (!is_cancelled_ && unanswered_ > 0);
   }
 
   void OnWritten() override {
     MutexLock lock(mutex_);
-    --unanswered_;
+    unanswered_ -= written_count_;
   }
 
-  // Stores the frame that was read.
+  // Stores the frames that were read.
   void Take(grpc::ByteBuffer& message) override {
+    record_.OnReceived(message.Length());
+    absl::StatusOr<ReceivedPublish> publish = ReceivedPublish::Parse(message);
+    message.Clear();
+    absl::Status status = publish.status();
+    if (publish.ok() && !is_open_) status = Open(publish->header);
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      return EndLocked(status);
+    }
     {
       MutexLock lock(mutex_);
-      ++unanswered_;
+      unanswered_ += publish->frames.size();
     }
-    record_.OnReceived(message.Length());
-    absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(message);
-    message.Clear();
-    absl::Status status = frame.status();
-    if (frame.ok() && !is_open_) status = Open(frame->header());
-    if (status.ok()) {
-      StoreFrame(*frame);
-    } else {
-      Fail(status);
-    }
+    for (const ReceivedFrame& frame : publish->frames) StoreFrame(frame);
   }
 
-  // Learns from the first frame whose stream this is.
-  absl::Status Open(const FrameHeader& header) {
+  // Learns from the first message whose blocks these are.
+  absl::Status Open(const PublishHeader& header) {
     IBID_ASSIGN_OR_RETURN(const KvLayout layout, state_->store->LayoutOf(header.namespace_id));
     session_ = SessionId{header.session_id};
     ns_ = header.namespace_id;
@@ -113,23 +110,17 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
 
   void StoreFrame(const ReceivedFrame& frame) {
     const FrameHeader& header = frame.header();
-    if (absl::Status status = CheckFrame(frame); !status.ok())
-      return Answer(ResultOf(header.index, status));
+    if (absl::Status status = CheckFrame(frame); !status.ok()) return Answer(header.index, status);
     absl::StatusOr<Reservation> reservation = state_->store->Reserve(
         session_, ns_, ChainLink{header.key, header.parent, header.token_count, header.position});
-    if (!reservation.ok()) return AnswerOrFail(header.index, reservation.status());
+    if (!reservation.ok()) return Answer(header.index, reservation.status());
     const MutableByteView slot = reservation->payload();
     IBID_CHECK(slot.size() == payload_bytes_) << slot.size() << " " << payload_bytes_;
     const uint64_t computed = frame.CopyPayload(slot);
-    {
-      MutexLock lock(mutex_);
-      ++committing_;
-    }
     std::move(*reservation)
         .Commit(header.checksum, computed, is_durable_,
                 [this, self = shared_from_this(), index = header.index](absl::Status status) {
-                  AnswerOrFail(index, status);
-                  OnCommitted();
+                  Answer(index, status);
                 });
   }
 
@@ -149,36 +140,33 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
   }
 
   // An unknown session or namespace concerns all frames to come; every other error only this block.
-  void AnswerOrFail(uint32_t index, const absl::Status& status) {
-    if (absl::IsFailedPrecondition(status)) return Fail(status);
-    Answer(ResultOf(index, status));
-  }
-
-  void Answer(Result result) {
-    MutexLock lock(mutex_);
-    results_.push_back(std::move(result));
-  }
-
-  void Fail(const absl::Status& status) {
-    MutexLock lock(mutex_);
-    EndLocked(status);
-  }
-
-  void OnCommitted() {
+  // On the reading thread, or later on one of the store's.
+  void Answer(uint32_t index, const absl::Status& status) {
     {
       MutexLock lock(mutex_);
-      --committing_;
+      if (absl::IsFailedPrecondition(status)) {
+        EndLocked(status);
+        --unanswered_;
+      } else {
+        results_.push_back(ResultOf(index, status));
+      }
+      if (BidiCall::is_busy()) return;  // who takes a message advances afterwards
     }
     Advance();
   }
 
-  void WriteResult(const Result& result) {
-    v1::PublishResult message;
-    message.set_incarnation(state_->incarnation);
-    message.set_index(result.index);
-    message.set_outcome(static_cast<v1::BlockOutcome>(result.outcome));
-    message.set_detail(result.detail);
-    outgoing_ = SerializeMessage(message);
+  void WriteResults() {
+    response_.Clear();  // keeps the memory of its results
+    response_.set_incarnation(state_->incarnation);
+    for (Result& result : outgoing_results_) {
+      v1::PublishResult& each = *response_.add_results();
+      each.set_index(result.index);
+      each.set_outcome(static_cast<v1::BlockOutcome>(result.outcome));
+      if (!result.detail.empty()) each.set_detail(std::move(result.detail));
+    }
+    written_count_ = outgoing_results_.size();
+    outgoing_results_.clear();
+    outgoing_ = SerializeMessage(response_);
     Write(&outgoing_, outgoing_.Length());
   }
 
@@ -189,10 +177,14 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
   NamespaceId ns_;
   size_t payload_bytes_ = 0;
 
+  // Of the thread that writes.
+  std::vector<Result> outgoing_results_;
+  v1::PublishResponse response_;
+  size_t written_count_ = 0;   // results in outgoing_
   grpc::ByteBuffer outgoing_;  // belongs to gRPC while is_writing_
-  std::deque<Result> results_ IBID_GUARDED_BY(mutex_);
+
+  std::vector<Result> results_ IBID_GUARDED_BY(mutex_);
   size_t unanswered_ IBID_GUARDED_BY(mutex_) = 0;
-  size_t committing_ IBID_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -262,7 +262,7 @@ bool ReadPath::Promote(const Read& read, const Target& target) {
     entry.Clear(kReadFromDisk);
     parts_.events.TellCame(entry, TierName::kHost, BlockChange::kPromoted);
   }
-  parts_.counters.OnCopyIn(TierName::kHost, read.id, parts_.Now());
+  parts_.counters.OnCopyIn(TierName::kHost, read.id, *parts_.clock);
   parts_.book.Admit(TierName::kHost, read.id, traits);
   parts_.counters.promoted_blocks.Add();
   return true;

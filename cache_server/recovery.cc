@@ -266,7 +266,7 @@ void Recovery::BringIn(const NamespaceInfo& ns, IndexShard& shard, EntryId id,
   if (page.has_value()) {
     // Whatever its quota: what is too much leaves as other blocks come.
     parts_.book.Insert(TierName::kDisk, id, traits.parent, ns.slot_pages, ns.owner());
-    parts_.counters.OnCopyIn(TierName::kDisk, id, parts_.Now());
+    parts_.counters.OnCopyIn(TierName::kDisk, id, *parts_.clock);
     ++indexed_count_;
   } else {
     DropRecord(record);

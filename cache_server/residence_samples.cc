@@ -8,7 +8,7 @@ bool ResidenceSamples::IsSampled(uint32_t id, uint64_t mask) {
 }
 
 void ResidenceSamples::OnEnter(uint32_t id, absl::Time now) {
-  if (!IsSampled(id, mask_.load(std::memory_order_relaxed))) return;
+  if (!IsSampled(id)) return;
   MutexLock lock(mutex_);
   entered_[id] = now;
   while (entered_.size() > samples_max_) {
@@ -19,7 +19,7 @@ void ResidenceSamples::OnEnter(uint32_t id, absl::Time now) {
 }
 
 std::optional<absl::Duration> ResidenceSamples::OnLeave(uint32_t id, absl::Time now) {
-  if (!IsSampled(id, mask_.load(std::memory_order_relaxed))) return std::nullopt;
+  if (!IsSampled(id)) return std::nullopt;
   MutexLock lock(mutex_);
   const auto it = entered_.find(id);
   if (it == entered_.end()) return std::nullopt;

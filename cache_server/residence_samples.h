@@ -20,6 +20,8 @@ class ResidenceSamples {
  public:
   explicit ResidenceSamples(size_t samples_max) : samples_max_(samples_max) {}
 
+  // What is not sampled now never will be: for who would read the clock in vain.
+  bool IsSampled(uint32_t id) const { return IsSampled(id, mask_.load(std::memory_order_relaxed)); }
   // `id` came into the tier. REQUIRES: it is not there.
   void OnEnter(uint32_t id, absl::Time now);
   // It has left; how long it was there, if it was sampled.

@@ -132,19 +132,19 @@ void Residency::Finish(const Aftermath& after) {
     leaving.slot_pages = parts_.arena->SlotPages(after.host_page);
     parts_.book.Remove(TierName::kHost, id, after.parent, leaving);
     parts_.arena->Free(after.host_page);
-    if (after.was_host_resident) parts_.counters.OnCopyOut(TierName::kHost, id, parts_.Now());
+    if (after.was_host_resident) parts_.counters.OnCopyOut(TierName::kHost, id, *parts_.clock);
   }
   if (after.disk_page != kNoPage) {
     leaving.slot_pages = parts_.disk->SlotPages(after.disk_page);
     parts_.book.Remove(TierName::kDisk, id, after.parent, leaving);
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.disk_page, /*frees_slot=*/true});
-    parts_.counters.OnCopyOut(TierName::kDisk, id, parts_.Now());
+    parts_.counters.OnCopyOut(TierName::kDisk, id, *parts_.clock);
   }
   if (after.gpu_page != kNoPage) {
     leaving.slot_pages = parts_.gpu->SlotPages(after.gpu_page);
     parts_.book.Remove(TierName::kGpu, id, after.parent, leaving);
     parts_.gpu->Free(after.gpu_page);
-    parts_.counters.OnCopyOut(TierName::kGpu, id, parts_.Now());
+    parts_.counters.OnCopyOut(TierName::kGpu, id, *parts_.clock);
   }
   if (after.record_page != kNoPage) {
     parts_.disk_queue.PushRemoval({after.ns, after.key, after.record_page, /*frees_slot=*/false});

@@ -55,14 +55,17 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
       &MakeLatencyHistogram(r, "ibid_store_disk_write_seconds", "Time to write a block to disk");
 }
 
-void StoreCounters::OnCopyIn(TierName name, EntryId id, absl::Time now) {
+void StoreCounters::OnCopyIn(TierName name, EntryId id, const Clock& clock) {
   ++tier(name).blocks;
-  tier(name).residence.OnEnter(id, now);
+  ResidenceSamples& residence = tier(name).residence;
+  if (residence.IsSampled(id)) residence.OnEnter(id, clock.Now());
 }
 
-void StoreCounters::OnCopyOut(TierName name, EntryId id, absl::Time now) {
+void StoreCounters::OnCopyOut(TierName name, EntryId id, const Clock& clock) {
   --tier(name).blocks;
-  const auto stay = tier(name).residence.OnLeave(id, now);
+  ResidenceSamples& residence = tier(name).residence;
+  if (!residence.IsSampled(id)) return;
+  const auto stay = residence.OnLeave(id, clock.Now());
   prometheus::Histogram* const seconds = tier(name).residence_seconds;
   if (stay.has_value() && seconds != nullptr) seconds->Observe(absl::ToDoubleSeconds(*stay));
 }

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "cache_server/eviction_book.h"
 #include "cache_server/residence_samples.h"
+#include "core/clock.h"
 #include "core/metrics.h"
 
 namespace ibid {
@@ -63,8 +64,8 @@ class StoreCounters {
            missed_blocks.value();
   }
   // A copy of the block came into the tier, or has left it.
-  void OnCopyIn(TierName name, EntryId id, absl::Time now);
-  void OnCopyOut(TierName name, EntryId id, absl::Time now);
+  void OnCopyIn(TierName name, EntryId id, const Clock& clock);
+  void OnCopyOut(TierName name, EntryId id, const Clock& clock);
   void ObserveDiskRead(absl::Duration took);
   void ObserveDiskWrite(absl::Duration took);
 

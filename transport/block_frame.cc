@@ -1,9 +1,12 @@
 // A frame on the wire (field numbers of proto/ibid/v1/block_frame.proto):
 //
-//   slice 1: | fields 1..15, those that are not their type's zero | tag of field 100 | payload
+//   slice 1: | fields 1..12, those that are not their type's zero | tag of field 100 | payload
 //   length | slice 2: | payload: the slot's own memory |
 //
-// Frames of other protobuf libraries may hold the fields in any order and cut anywhere into slices.
+// A PublishRequest (cache.proto) is its fields 1..3 and then, for each frame, the tag of field 4,
+// the frame's length and the frame. What lies between two payloads with an owner is one slice.
+// Messages of other protobuf libraries may hold the fields in any order and cut anywhere into
+// slices.
 #include "transport/block_frame.h"
 
 #include <google/protobuf/io/coded_stream.h>
@@ -46,12 +49,11 @@ enum Field : int {
   kFirstLayer = 9,
   kLayerCount = 10,
   kRangeChecksum = 11,
-  kSessionId = 12,
-  kNamespaceId = 13,
-  kDurable = 14,
-  kIncarnation = 15,
+  kIncarnation = 12,
   kPayload = 100,
 };
+
+enum PublishField : int { kSessionId = 1, kNamespaceId = 2, kDurable = 3, kFrames = 4 };
 
 // Small enough to stay in the second-level cache between the copy and the checksum.
 constexpr size_t kCopyPieceBytes = size_t{128} << 10;
@@ -106,11 +108,16 @@ size_t WriteFields(const FrameHeader& header, size_t payload_bytes, uint8_t* beg
   writer.Varint(kFirstLayer, header.first_layer);
   writer.Varint(kLayerCount, header.layer_count);
   writer.Fixed64(kRangeChecksum, header.range_checksum);
+  writer.Fixed64(kIncarnation, header.incarnation);
+  if (payload_bytes > 0) writer.LengthOf(kPayload, payload_bytes);
+  return static_cast<size_t>(writer.at() - begin);
+}
+
+size_t WritePublishFields(const PublishHeader& header, uint8_t* begin) {
+  FieldWriter writer(begin);
   writer.Fixed64(kSessionId, header.session_id);
   writer.OptionalDigest(kNamespaceId, header.namespace_id.digest);
   writer.Varint(kDurable, header.durable ? 1 : 0);
-  writer.Fixed64(kIncarnation, header.incarnation);
-  if (payload_bytes > 0) writer.LengthOf(kPayload, payload_bytes);
   return static_cast<size_t>(writer.at() - begin);
 }
 
@@ -122,30 +129,80 @@ grpc::Slice OwnedSlice(ByteView payload, std::shared_ptr<const void> owner) {
       [](void* user_data) { delete static_cast<std::shared_ptr<const void>*>(user_data); }, held);
 }
 
-// Reads the fields of one message; `payload_*` say where its payload lies.
+// The fields of protobuf types. Errors: InvalidArgument, which names `message`.
 class FieldReader {
  public:
-  FieldReader(CodedInputStream* input, FrameHeader* header) : in_(*input), header_(*header) {}
+  FieldReader(absl::string_view message, CodedInputStream* input)
+      : in_(*input), message_(message) {}
 
-  absl::Status ReadAll() {
+ protected:
+  absl::Status Malformed(absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(message_, ": malformed ", what));
+  }
+
+  // Hands each tag to `read_field`, which reads what follows it.
+  template <typename ReadField>
+  absl::Status ReadAll(const ReadField& read_field) {
     while (true) {
       const uint32_t tag = in_.ReadTag();
       if (tag == 0) break;
-      IBID_RETURN_IF_ERROR(ReadField(tag));
+      IBID_RETURN_IF_ERROR(read_field(tag));
     }
     // A tag of 0 in the middle of the message is as wrong as bytes that are no tag.
     if (!in_.ConsumedEntireMessage()) return Malformed("a tag");
     return absl::OkStatus();
   }
 
+  absl::Status Skip(uint32_t tag) {
+    return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : Malformed("unknown field");
+  }
+  absl::Status ReadU32(uint32_t* value) {
+    return in_.ReadVarint32(value) ? absl::OkStatus() : Malformed("integer");
+  }
+  absl::Status ReadU64(uint64_t* value) {
+    return in_.ReadLittleEndian64(value) ? absl::OkStatus() : Malformed("fixed64");
+  }
+  absl::Status ReadBool(bool* value) {
+    uint64_t varint = 0;
+    if (!in_.ReadVarint64(&varint)) return Malformed("bool");
+    *value = varint != 0;
+    return absl::OkStatus();
+  }
+  absl::Status ReadDigest(absl::string_view what, Digest* digest) {
+    uint32_t length = 0;
+    if (!in_.ReadVarint32(&length)) return Malformed(what);
+    if (length == 0) {
+      *digest = Digest{};
+      return absl::OkStatus();
+    }
+    if (length != digest->size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(message_, ": ", what, " has ", length, " bytes, not ", digest->size()));
+    }
+    return in_.ReadRaw(digest->data(), static_cast<int>(digest->size())) ? absl::OkStatus()
+                                                                         : Malformed(what);
+  }
+
+  CodedInputStream& in_;
+
+ private:
+  const absl::string_view message_;
+};
+
+// Reads one frame; `payload_*` say where its payload lies.
+class FrameReader : public FieldReader {
+ public:
+  FrameReader(CodedInputStream* input, FrameHeader* header)
+      : FieldReader("BlockFrame", input), header_(*header) {}
+
+  absl::Status Read() {
+    return ReadAll([this](uint32_t tag) { return ReadField(tag); });
+  }
+
   size_t payload_begin() const { return payload_begin_; }
   size_t payload_bytes() const { return payload_bytes_; }
 
  private:
-  static absl::Status Malformed(absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat("BlockFrame: malformed ", what));
-  }
-
   absl::Status ReadField(uint32_t tag) {
     switch (tag) {
       case VarintTag(kIndex):
@@ -170,53 +227,21 @@ class FieldReader {
         return ReadU32(&header_.layer_count);
       case Fixed64Tag(kRangeChecksum):
         return ReadU64(&header_.range_checksum);
-      case Fixed64Tag(kSessionId):
-        return ReadU64(&header_.session_id);
-      case BytesTag(kNamespaceId):
-        return ReadDigest("namespace_id", &header_.namespace_id.digest);
-      case VarintTag(kDurable):
-        return ReadBool(&header_.durable);
       case Fixed64Tag(kIncarnation):
         return ReadU64(&header_.incarnation);
       case BytesTag(kPayload):
         return ReadPayload();
       default:
-        return WireFormatLite::SkipField(&in_, tag) ? absl::OkStatus() : Malformed("unknown field");
+        return Skip(tag);
     }
   }
 
-  absl::Status ReadU32(uint32_t* value) {
-    return in_.ReadVarint32(value) ? absl::OkStatus() : Malformed("integer");
-  }
-  absl::Status ReadU64(uint64_t* value) {
-    return in_.ReadLittleEndian64(value) ? absl::OkStatus() : Malformed("fixed64");
-  }
-  absl::Status ReadBool(bool* value) {
-    uint64_t varint = 0;
-    if (!in_.ReadVarint64(&varint)) return Malformed("bool");
-    *value = varint != 0;
-    return absl::OkStatus();
-  }
   absl::Status ReadOutcome() {
     uint32_t number = 0;
     IBID_RETURN_IF_ERROR(ReadU32(&number));
     const bool is_known = number <= static_cast<uint32_t>(BlockOutcome::kWanted);
     header_.outcome = is_known ? static_cast<BlockOutcome>(number) : BlockOutcome::kUnspecified;
     return absl::OkStatus();
-  }
-  absl::Status ReadDigest(absl::string_view what, Digest* digest) {
-    uint32_t length = 0;
-    if (!in_.ReadVarint32(&length)) return Malformed(what);
-    if (length == 0) {
-      *digest = Digest{};
-      return absl::OkStatus();
-    }
-    if (length != digest->size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("BlockFrame: ", what, " has ", length, " bytes, not ", digest->size()));
-    }
-    return in_.ReadRaw(digest->data(), static_cast<int>(digest->size())) ? absl::OkStatus()
-                                                                         : Malformed(what);
   }
   absl::Status ReadTier() {
     uint32_t length = 0;
@@ -242,11 +267,34 @@ class FieldReader {
                                               : Malformed("payload: it is cut short");
   }
 
-  CodedInputStream& in_;
   FrameHeader& header_;
   size_t payload_begin_ = 0;
   size_t payload_bytes_ = 0;
 };
+
+absl::Status CheckMessage(absl::string_view what, const grpc::ByteBuffer& message) {
+  if (message.Length() <= kMessageBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", message.Length(), " bytes, over kMessageBytesMax=", kMessageBytesMax));
+}
+
+absl::Status CheckFields(absl::string_view what, size_t fields_bytes) {
+  if (fields_bytes <= kFrameFieldsBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": ", fields_bytes,
+                                                 " bytes besides the payload, over "
+                                                 "kFrameFieldsBytesMax=",
+                                                 kFrameFieldsBytesMax));
+}
+
+using Slices = std::shared_ptr<const std::vector<grpc::Slice>>;
+
+absl::StatusOr<Slices> SlicesOf(absl::string_view what, const grpc::ByteBuffer& message) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!message.Valid() || !message.Dump(slices.get()).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": the message has no bytes to read"));
+  }
+  return slices;
+}
 
 }  // namespace
 
@@ -265,36 +313,151 @@ grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
   return grpc::ByteBuffer(slices, 2);
 }
 
+namespace {
+
+// What a message of publish is made of: pieces that are copied into one slice, and payloads that
+// are slices of their own.
+class PublishWriter {
+ public:
+  void Copy(const void* bytes, size_t count) {
+    const auto* begin = static_cast<const uint8_t*>(bytes);
+    copied_.insert(copied_.end(), begin, begin + count);
+  }
+  void Refer(ByteView payload, std::shared_ptr<const void> owner) {
+    Flush();
+    slices_.push_back(OwnedSlice(payload, std::move(owner)));
+  }
+  grpc::ByteBuffer Finish() {
+    Flush();
+    return grpc::ByteBuffer(slices_.data(), slices_.size());
+  }
+
+ private:
+  void Flush() {
+    if (copied_.empty()) return;
+    slices_.emplace_back(copied_.data(), copied_.size());
+    copied_.clear();
+  }
+
+  std::vector<uint8_t> copied_;
+  std::vector<grpc::Slice> slices_;
+};
+
+}  // namespace
+
+grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const OutgoingFrame> frames) {
+  IBID_CHECK(frames.size() <= kPublishFramesPerMessageMax) << frames.size();
+  PublishWriter writer;
+  uint8_t fields[kHeaderBytesMax + kTextFieldBytesMax];
+  writer.Copy(fields, WritePublishFields(header, fields));
+  for (const OutgoingFrame& frame : frames) {
+    IBID_CHECK(frame.payload.size() <= kBlockPayloadBytesMax) << frame.payload.size();
+    IBID_CHECK(frame.header.tier.size() <= kTextFieldBytesMax);
+    const size_t fields_bytes = WriteFields(frame.header, frame.payload.size(), fields);
+    uint8_t length[kHeaderBytesMax];
+    FieldWriter prefix(length);
+    prefix.LengthOf(kFrames, fields_bytes + frame.payload.size());
+    writer.Copy(length, static_cast<size_t>(prefix.at() - length));
+    writer.Copy(fields, fields_bytes);
+    if (frame.owner != nullptr) {
+      writer.Refer(frame.payload, frame.owner);
+    } else {
+      writer.Copy(frame.payload.data(), frame.payload.size());
+    }
+  }
+  return writer.Finish();
+}
+
 absl::StatusOr<ReceivedFrame> ReceivedFrame::Parse(const grpc::ByteBuffer& message) {
-  if (message.Length() > kMessageBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "BlockFrame: ", message.Length(), " bytes, over kMessageBytesMax=", kMessageBytesMax));
-  }
+  IBID_RETURN_IF_ERROR(CheckMessage("BlockFrame", message));
   ReceivedFrame frame;
-  if (!message.Valid() || !message.Dump(&frame.slices_).ok()) {
-    return absl::InvalidArgumentError("BlockFrame: the message has no bytes to read");
-  }
+  IBID_ASSIGN_OR_RETURN(frame.slices_, SlicesOf("BlockFrame", message));
   grpc::ByteBuffer readable(message);  // shares the slices
   grpc::ProtoBufferReader reader(&readable);
   CodedInputStream input(&reader);
-  FieldReader fields(&input, &frame.header_);
-  IBID_RETURN_IF_ERROR(fields.ReadAll());
+  FrameReader fields(&input, &frame.header_);
+  IBID_RETURN_IF_ERROR(fields.Read());
   frame.payload_begin_ = fields.payload_begin();
   frame.payload_bytes_ = fields.payload_bytes();
-  const size_t fields_bytes = message.Length() - frame.payload_bytes_;
-  if (fields_bytes > kFrameFieldsBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "BlockFrame: ", fields_bytes,
-        " bytes besides the payload, over kFrameFieldsBytesMax=", kFrameFieldsBytesMax));
-  }
+  IBID_RETURN_IF_ERROR(CheckFields("BlockFrame", message.Length() - frame.payload_bytes_));
   return frame;
+}
+
+// Reads one PublishRequest, its frames where they lie in `slices`.
+class ReceivedPublish::Reader : public FieldReader {
+ public:
+  Reader(const Slices& slices, size_t message_bytes, CodedInputStream* input, ReceivedPublish* into)
+      : FieldReader("PublishRequest", input),
+        slices_(slices),
+        message_bytes_(message_bytes),
+        into_(*into) {}
+
+  absl::Status Read() {
+    IBID_RETURN_IF_ERROR(ReadAll([this](uint32_t tag) { return ReadField(tag); }));
+    return CheckFields("PublishRequest", message_bytes_ - payloads_bytes_);
+  }
+
+ private:
+  absl::Status ReadField(uint32_t tag) {
+    switch (tag) {
+      case Fixed64Tag(kSessionId):
+        return ReadU64(&into_.header.session_id);
+      case BytesTag(kNamespaceId):
+        return ReadDigest("namespace_id", &into_.header.namespace_id.digest);
+      case VarintTag(kDurable):
+        return ReadBool(&into_.header.durable);
+      case BytesTag(kFrames):
+        return ReadFrame();
+      default:
+        return Skip(tag);
+    }
+  }
+
+  absl::Status ReadFrame() {
+    uint32_t length = 0;
+    const bool is_whole = in_.ReadVarint32(&length) &&
+                          length <= message_bytes_ - static_cast<size_t>(in_.CurrentPosition());
+    if (!is_whole) return Malformed("frame: it is cut short");
+    if (into_.frames.size() >= kPublishFramesPerMessageMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("PublishRequest: more frames than kPublishFramesPerMessageMax=",
+                       kPublishFramesPerMessageMax));
+    }
+    ReceivedFrame frame;
+    frame.slices_ = slices_;
+    const CodedInputStream::Limit limit = in_.PushLimit(static_cast<int>(length));
+    FrameReader fields(&in_, &frame.header_);
+    IBID_RETURN_IF_ERROR(fields.Read());
+    in_.PopLimit(limit);
+    frame.payload_begin_ = fields.payload_begin();
+    frame.payload_bytes_ = fields.payload_bytes();
+    payloads_bytes_ += frame.payload_bytes_;
+    into_.frames.push_back(std::move(frame));
+    return absl::OkStatus();
+  }
+
+  const Slices& slices_;
+  const size_t message_bytes_;
+  ReceivedPublish& into_;
+  size_t payloads_bytes_ = 0;
+};
+
+absl::StatusOr<ReceivedPublish> ReceivedPublish::Parse(const grpc::ByteBuffer& message) {
+  IBID_RETURN_IF_ERROR(CheckMessage("PublishRequest", message));
+  IBID_ASSIGN_OR_RETURN(const Slices slices, SlicesOf("PublishRequest", message));
+  grpc::ByteBuffer readable(message);  // shares the slices
+  grpc::ProtoBufferReader reader(&readable);
+  CodedInputStream input(&reader);
+  ReceivedPublish publish;
+  IBID_RETURN_IF_ERROR(Reader(slices, message.Length(), &input, &publish).Read());
+  return publish;
 }
 
 std::vector<ByteView> ReceivedFrame::payload_pieces() const {
   std::vector<ByteView> pieces;
   size_t skip = payload_begin_;
   size_t left = payload_bytes_;
-  for (const grpc::Slice& slice : slices_) {
+  for (const grpc::Slice& slice : *slices_) {
     if (left == 0) break;
     if (skip >= slice.size()) {
       skip -= slice.size();

@@ -1,6 +1,6 @@
-// BlockFrame (proto/ibid/v1/block_frame.proto) without a protobuf object: the payload is sent from
-// where it lies and read straight into its destination, and still any protobuf client can write and
-// read such frames.
+// BlockFrame (proto/ibid/v1/block_frame.proto) and PublishRequest (cache.proto) without protobuf
+// objects: payloads are sent from where they lie and read straight into their destination, and
+// still any protobuf client can write and read such messages.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -44,9 +44,6 @@ struct FrameHeader {
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;
   uint64_t range_checksum = 0;
-  uint64_t session_id = 0;
-  NamespaceId namespace_id;
-  bool durable = false;
   uint64_t incarnation = 0;
 
   bool operator==(const FrameHeader&) const = default;
@@ -58,8 +55,28 @@ struct FrameHeader {
 grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
                              std::shared_ptr<const void> owner);
 
+// Whose blocks the frames of a publish stream are.
+struct PublishHeader {
+  uint64_t session_id = 0;
+  NamespaceId namespace_id;
+  bool durable = false;
+
+  bool operator==(const PublishHeader&) const = default;
+};
+
+// A frame to be sent. Without an owner the payload is copied into the message.
+struct OutgoingFrame {
+  FrameHeader header;
+  ByteView payload;
+  std::shared_ptr<const void> owner;
+};
+
+// A PublishRequest; owners are released as EncodeFrame says. REQUIRES: at most
+// kPublishFramesPerMessageMax frames, of kBlockPayloadBytesMax payload bytes in all.
+grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const OutgoingFrame> frames);
+
 // A received frame: its fields, and where in the message the payload lies. Owns the message's
-// memory. Move-only.
+// memory, with the other frames of the message. Move-only.
 class ReceivedFrame {
  public:
   // Fields may come in any order and more than once (the last counts); unknown ones are skipped.
@@ -80,12 +97,26 @@ class ReceivedFrame {
   uint64_t CopyPayload(MutableByteView destination) const;
 
  private:
+  friend struct ReceivedPublish;
+
   ReceivedFrame() = default;
 
   FrameHeader header_;
-  std::vector<grpc::Slice> slices_;
+  std::shared_ptr<const std::vector<grpc::Slice>> slices_;
   size_t payload_begin_ = 0;  // counted from the first byte of the message
   size_t payload_bytes_ = 0;
+};
+
+// A received PublishRequest.
+struct ReceivedPublish {
+  // Errors: as of ReceivedFrame::Parse.
+  static absl::StatusOr<ReceivedPublish> Parse(const grpc::ByteBuffer& message);
+
+  PublishHeader header;
+  std::vector<ReceivedFrame> frames;
+
+ private:
+  class Reader;
 };
 
 // Copies and makes the checksum of what was copied, a piece at a time while it is in the

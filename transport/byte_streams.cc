@@ -50,7 +50,7 @@ BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const 
   return frame.CopyPayload(into) == expected ? BlockOutcome::kOk : BlockOutcome::kCorrupt;
 }
 
-// One Publish call: writes run at most kPublishFramesInFlight ahead of the results.
+// One Publish call: frames run at most kPublishFramesInFlight ahead of the results.
 class PublishRun {
  public:
   PublishRun(StagingPool* staging, const PublishCall& call, std::span<const PublishBlock> blocks,
@@ -97,7 +97,7 @@ class PublishRun {
         if (ok) WriteNext();
         return;
       case Step::kRead:
-        if (!ok || !TakeResult()) return Finish();
+        if (!ok || !TakeResults()) return Finish();
         stream_->Read(&incoming_, TagOf(Step::kRead));
         return WriteNext();
       case Step::kFinish:
@@ -118,58 +118,82 @@ class PublishRun {
       context_.TryCancel();
       return;
     }
-    ++sent_count_;
     is_writing_ = true;
     grpc::WriteOptions options;
     if (sent_count_ == blocks_.size()) options.set_last_message();
     stream_->Write(outgoing_, options, TagOf(Step::kWrite));
   }
 
+  // One large block or some small ones.
   bool EncodeNext() {
-    const PublishBlock& block = blocks_[sent_count_];
-    FrameHeader header;
+    const size_t in_flight = sent_count_ - answered_count_;
+    const size_t frames_max =
+        std::min({kPublishFramesPerMessage, kPublishFramesInFlight - in_flight,
+                  blocks_.size() - sent_count_});
+    std::vector<OutgoingFrame> frames;
+    size_t bytes = 0;
+    while (frames.size() < frames_max) {
+      const PublishBlock& block = blocks_[sent_count_];
+      bytes += block.payload.size();
+      if (!frames.empty() && bytes > kPublishMessageBytes) break;
+      OutgoingFrame frame;
+      if (!MakeFrame(block, &frame)) return false;
+      frames.push_back(std::move(frame));
+      ++sent_count_;
+    }
+    const bool is_first = sent_count_ == frames.size();
+    outgoing_ = EncodePublish(
+        is_first ? PublishHeader{call_.session_id, call_.ns, call_.durable} : PublishHeader{},
+        frames);
+    return true;
+  }
+
+  bool MakeFrame(const PublishBlock& block, OutgoingFrame* frame) {
+    FrameHeader& header = frame->header;
     header.index = static_cast<uint32_t>(sent_count_);
     header.key = block.link.key;
     header.parent = block.link.parent;
     header.token_count = block.link.token_count;
     header.position = block.link.position;
-    if (sent_count_ == 0) {
-      header.session_id = call_.session_id;
-      header.namespace_id = call_.ns;
-      header.durable = call_.durable;
-    }
-    if (block.owner != nullptr) {
+    frame->payload = block.payload;
+    frame->owner = block.owner;
+    const bool is_copied = block.payload.size() <= kPublishMessageBytes;  // into the message
+    if (block.owner != nullptr || is_copied) {
       header.checksum = block.checksum.has_value() ? *block.checksum : Checksum(block.payload);
-      outgoing_ = EncodeFrame(header, block.payload, block.owner);
       return true;
     }
     StagingPool::Buffer copy = staging_->Take(block.payload.size());
-    if (copy.owner == nullptr && !block.payload.empty()) {
+    if (copy.owner == nullptr) {
       own_error_ = absl::ResourceExhaustedError(
           absl::StrCat("Publish: no memory to stage ", block.payload.size(), " bytes"));
       return false;
     }
     const uint64_t computed = CopyWithChecksum({&block.payload, 1}, copy.bytes);
     header.checksum = block.checksum.value_or(computed);
-    outgoing_ = EncodeFrame(header, copy.bytes, std::move(copy.owner));
+    frame->payload = copy.bytes;
+    frame->owner = std::move(copy.owner);
     return true;
   }
 
   // False when what came is no result of a block of this call; then the call is being cancelled.
-  bool TakeResult() {
-    v1::PublishResult message;
+  bool TakeResults() {
+    v1::PublishResponse message;
     const grpc::Status parsed =
-        grpc::SerializationTraits<v1::PublishResult>::Deserialize(&incoming_, &message);
-    if (!parsed.ok() || message.index() >= blocks_.size() || answered_count_ == blocks_.size()) {
+        grpc::SerializationTraits<v1::PublishResponse>::Deserialize(&incoming_, &message);
+    bool is_right = parsed.ok();
+    incarnation_ = message.incarnation();
+    for (const v1::PublishResult& result : message.results()) {
+      is_right &= result.index() < blocks_.size() && answered_count_ < sent_count_;
+      if (!is_right) break;
+      ++answered_count_;
+      on_result_(PublishBlockResult{result.index(), static_cast<BlockOutcome>(result.outcome()),
+                                    result.detail()});
+    }
+    if (!is_right) {
       own_error_ = absl::InternalError("Publish: the server sent a result that fits no block");
       context_.TryCancel();
-      return false;
     }
-    ++answered_count_;
-    incarnation_ = message.incarnation();
-    on_result_(PublishBlockResult{message.index(), static_cast<BlockOutcome>(message.outcome()),
-                                  message.detail()});
-    return true;
+    return is_right;
   }
 
   StagingPool* const staging_;

@@ -10,7 +10,7 @@
 
 namespace ibid {
 
-// The fields of a BlockFrame besides its payload, unknown ones included.
+// The fields of a message of Publish or Fetch besides its payloads, unknown ones included.
 inline constexpr size_t kFrameFieldsBytesMax = size_t{64} << 10;
 // One gRPC message, either way: the largest block with its fields. gRPC refuses a larger one with
 // RESOURCE_EXHAUSTED.
@@ -26,10 +26,15 @@ inline constexpr size_t kReleaseLeasesMax = 65'536;
 // Text fields: names, namespace fields.
 inline constexpr size_t kTextFieldBytesMax = 4'096;
 
+// Publish: frames in one message.
+inline constexpr size_t kPublishFramesPerMessageMax = 64;
+// Publish: what a client puts into one message. A block that is larger travels alone.
+inline constexpr size_t kPublishFramesPerMessage = 32;
+inline constexpr size_t kPublishMessageBytes = size_t{64} << 10;
 // Publish: frames that a client has on their way ahead of their results.
 inline constexpr size_t kPublishFramesInFlight = 64;
 // Publish: frames that the server has taken from one stream and not yet answered; then it stops
-// reading.
+// reading. The last message may go beyond it.
 inline constexpr size_t kPublishFramesUnanswered = 128;
 // Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
 inline constexpr size_t kFetchBlocksAhead = 8;

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "bench/scale/scale_bench.h"
 #include "core/check.h"
-#include "core/checksum.h"
 #include "core/process.h"
 #include "ibid/v1/cache.grpc.pb.h"
 #include "tests/harness/process.h"
-#include "transport/call_deadline.h"
+#include "transport/cache_channel.h"
 #include "transport/channel.h"
+#include "transport/limits.h"
 #include "transport/message_bytes.h"
 #include "transport/server_setup.h"
 
@@ -26,17 +26,21 @@ namespace {
 
 constexpr uint32_t kBlockBytes = 256;
 constexpr uint32_t kClientsCount = 8;
-constexpr uint32_t kOfferKeys = 512;
-constexpr uint32_t kFramesInFlight = 64;  // of one client, as the client library has
+constexpr uint32_t kOfferKeys = 512;  // a multiple of kPublishFramesPerMessage
 
-// Answers each frame with one result. Reads and writes at once, as the real one does.
+// Answers each message with as many results as the clients have put frames into it. Reads and
+// writes at once, as the real one does.
 class BareStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   BareStream() {
-    v1::PublishResult result;
-    result.set_incarnation(1);
-    result.set_outcome(v1::BLOCK_OUTCOME_OK);
-    answer_ = SerializeMessage(result);
+    v1::PublishResponse response;
+    response.set_incarnation(1);
+    for (uint32_t i = 0; i < kPublishFramesPerMessage; ++i) {
+      v1::PublishResult* const result = response.add_results();
+      result->set_index(kOfferKeys - 1);
+      result->set_outcome(v1::BLOCK_OUTCOME_OK);
+    }
+    answer_ = SerializeMessage(response);
     StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
@@ -99,22 +103,20 @@ class BareService final
   }
 };
 
-// One connection that offers and publishes chains, one after the other.
+// One connection of the client library that offers and publishes chains, one after the other.
 class LoadClient {
  public:
   LoadClient(const std::string& address, uint32_t number, bool is_bare) : next_seed_(number << 20) {
-    auto channel = MakeChannel(address, {});
+    auto channel = CacheChannel::Create(address, {});
     IBID_CHECK(channel.ok()) << channel.status();
-    stub_ = v1::CacheService::NewStub(*channel);
-    if (!is_bare) OpenSession();
-    payload_.assign(kBlockBytes, 'p');
-    checksum_ = Checksum(std::as_bytes(std::span(payload_)));
-  }
-
-  ~LoadClient() {
-    if (session_stream_ == nullptr) return;
-    session_stream_->WritesDone();
-    (void)session_stream_->Finish();
+    channel_ = *std::move(channel);
+    IBID_CHECK(channel_->WaitUntilConnected(kTimeout)) << address;
+    if (!is_bare) {
+      auto session = channel_->OpenSession("store_scale_bench", kTimeout, nullptr);
+      IBID_CHECK(session.ok()) << session.status();
+      session_ = *std::move(session);
+    }
+    payload_.assign(kBlockBytes, std::byte{'p'});
   }
 
   // Blocks stored until `until`.
@@ -125,79 +127,33 @@ class LoadClient {
   }
 
  private:
-  void OpenSession() {
-    session_stream_ = stub_->Session(&session_context_);
-    v1::SessionRequest request;
-    request.set_client_name("store_scale_bench");
-    v1::SessionResponse response;
-    IBID_CHECK(session_stream_->Write(request) && session_stream_->Read(&response));
-    session_id_ = response.session_id();
-  }
-
   uint64_t PublishChain() {
     const std::vector<ChainLink> chain = MakeScaleChain(ns_, next_seed_++, kOfferKeys);
-    v1::OfferRequest offer;
-    offer.set_session_id(session_id_);
-    offer.set_namespace_id(ns_.digest.data(), ns_.digest.size());
-    for (const ChainLink& link : chain) offer.mutable_keys()->append(BytesOf(link.key));
-    v1::OfferResponse offered;
-    grpc::ClientContext offer_context;
-    offer_context.set_wait_for_ready(true);  // the first call finds its connection in the making
-    SetTimeout(absl::Seconds(10), &offer_context);
-    const grpc::Status offered_status = stub_->Offer(&offer_context, offer, &offered);
-    IBID_CHECK(offered_status.ok()) << offered_status.error_message();
-    IBID_CHECK(offered.outcomes_size() == static_cast<int>(chain.size()));
-    for (const int outcome : offered.outcomes()) IBID_CHECK(outcome == v1::BLOCK_OUTCOME_WANTED);
-
-    grpc::ClientContext context;
-    const auto stream = stub_->Publish(&context);
-    for (uint32_t begin = 0; begin < chain.size(); begin += kFramesInFlight) {
-      const uint32_t end = std::min<uint32_t>(begin + kFramesInFlight, chain.size());
-      for (uint32_t i = begin; i < end; ++i) WriteFrame(chain[i], i, i + 1 < end, *stream);
-      for (uint32_t i = begin; i < end; ++i) {
-        v1::PublishResult result;
-        IBID_CHECK(stream->Read(&result)) << stream->Finish().error_message();
-        IBID_CHECK(result.outcome() == v1::BLOCK_OUTCOME_OK) << result.detail();
-      }
+    const uint64_t session_id = session_ == nullptr ? 0 : session_->session_id();
+    const auto offered = channel_->Offer(session_id, ns_, KeysOf(chain), kTimeout);
+    IBID_CHECK(offered.ok()) << offered.status();
+    IBID_CHECK(offered->outcomes.size() == chain.size());
+    std::vector<PublishBlock> blocks;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      IBID_CHECK(offered->outcomes[i] == BlockOutcome::kWanted);
+      blocks.push_back({chain[i], payload_, std::nullopt, nullptr});
     }
-    stream->WritesDone();
-    const grpc::Status status = stream->Finish();
-    IBID_CHECK(status.ok()) << status.error_message();
+    const auto published = channel_->Publish({session_id, ns_, /*durable=*/false}, blocks, kTimeout,
+                                             [](const PublishBlockResult& result) {
+                                               IBID_CHECK(result.outcome == BlockOutcome::kOk)
+                                                   << result.detail;
+                                             });
+    IBID_CHECK(published.ok()) << published.status();
     return chain.size();
   }
 
-  void WriteFrame(const ChainLink& link, uint32_t index, bool has_more,
-                  grpc::ClientReaderWriter<v1::BlockFrame, v1::PublishResult>& stream) {
-    v1::BlockFrame frame;
-    frame.set_index(index);
-    frame.set_key(BytesOf(link.key));
-    frame.set_parent(BytesOf(link.parent));
-    frame.set_token_count(link.token_count);
-    frame.set_position(link.position);
-    frame.set_checksum(checksum_);
-    if (index == 0) {
-      frame.set_session_id(session_id_);
-      frame.set_namespace_id(ns_.digest.data(), ns_.digest.size());
-    }
-    frame.set_payload(payload_);
-    grpc::WriteOptions write;
-    if (has_more) write.set_buffer_hint();
-    IBID_CHECK(stream.Write(frame, write));
-  }
-
-  static std::string BytesOf(const BlockKey& key) {
-    return std::string(reinterpret_cast<const char*>(key.digest.data()), key.digest.size());
-  }
+  static constexpr absl::Duration kTimeout = absl::Seconds(10);
 
   const NamespaceId ns_ = MakeNamespaceId(SpecOf());
-  std::unique_ptr<v1::CacheService::Stub> stub_;
-  grpc::ClientContext session_context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::SessionRequest, v1::SessionResponse>>
-      session_stream_;
-  uint64_t session_id_ = 0;
+  std::unique_ptr<CacheChannel> channel_;
+  std::unique_ptr<CacheSession> session_;
   uint32_t next_seed_;
-  std::string payload_;
-  uint64_t checksum_ = 0;
+  std::vector<std::byte> payload_;
 
  public:
   static NamespaceSpec SpecOf() {

@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "gtest/gtest.h"
 #include "tests/client/fault_proxy.h"
+#include "tests/harness/eventually.h"
 
 namespace ibid {
 
@@ -145,20 +146,6 @@ class Destinations {
   std::vector<std::vector<std::byte>> memory_;
   std::vector<MutableByteView> views_;
 };
-
-// Looks until `condition` holds, for at most `timeout`. Says whether it did.
-inline bool Eventually(absl::Duration timeout, const std::function<bool()>& condition) {
-  const SteadyClock clock;
-  const absl::Time until = clock.Now() + timeout;
-  Mutex mutex;
-  CondVar never;
-  while (!condition()) {
-    if (clock.Now() >= until) return false;
-    MutexLock lock(mutex);
-    never.WaitFor(mutex, absl::Milliseconds(5));
-  }
-  return true;
-}
 
 inline absl::Duration TimeOf(const std::function<void()>& work) {
   const SteadyClock clock;

@@ -63,8 +63,6 @@ void ExpectSame(const v1::BlockFrame& expected, const ReceivedFrame& frame, int 
   EXPECT_EQ(header.first_layer, expected.first_layer()) << seed;
   EXPECT_EQ(header.layer_count, expected.layer_count()) << seed;
   EXPECT_EQ(header.range_checksum, expected.range_checksum()) << seed;
-  EXPECT_EQ(header.session_id, expected.session_id()) << seed;
-  EXPECT_EQ(header.durable, expected.durable()) << seed;
   EXPECT_EQ(header.incarnation, expected.incarnation()) << seed;
   EXPECT_EQ(PayloadText(frame), expected.payload()) << seed;
   if (!expected.key().empty()) {
@@ -101,6 +99,42 @@ TEST(BlockFrameFuzzTest, MutatedFramesAreFramesOrInvalidArgument) {
   EXPECT_LT(accepted_count, kMutantsCount);
 }
 
+TEST(BlockFrameFuzzTest, MutatedPublishesArePublishesOrInvalidArgument) {
+  google::protobuf::LogSilencer silencer;
+  const std::string sample =
+      GeneratedPublish(FullPublishHeader(), {PatternBytes(50), {}, PatternBytes(20)})
+          .SerializeAsString();
+  int accepted_count = 0;
+  for (int seed = 0; seed < kMutantsCount; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    const std::string mutant = Mutate(sample, random);
+    const auto publish = ReceivedPublish::Parse(CutInto(mutant, RandomCuts(mutant.size(), random)));
+    v1::PublishRequest reference;
+    const bool is_reference_ok = reference.ParseFromString(mutant);
+    if (!publish.ok()) {
+      ASSERT_TRUE(absl::IsInvalidArgument(publish.status())) << seed << " " << publish.status();
+      continue;
+    }
+    ++accepted_count;
+    if (is_reference_ok) {
+      EXPECT_EQ(publish->header.session_id, reference.session_id()) << seed;
+      EXPECT_EQ(publish->header.durable, reference.durable()) << seed;
+      ASSERT_EQ(publish->frames.size(), static_cast<size_t>(reference.frames_size())) << seed;
+      for (size_t i = 0; i < publish->frames.size(); ++i) {
+        ExpectSame(reference.frames(static_cast<int>(i)), publish->frames[i], seed);
+      }
+    }
+    for (const ReceivedFrame& frame : publish->frames) {
+      std::vector<std::byte> copy(frame.payload_bytes());
+      frame.CopyPayload(copy);
+      ASSERT_EQ(AsText(copy), PayloadText(frame)) << seed;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(accepted_count, kMutantsCount / 20);
+  EXPECT_LT(accepted_count, kMutantsCount);
+}
+
 TEST(BlockFrameFuzzTest, RandomBytesAreFramesOrInvalidArgument) {
   for (int seed = 0; seed < 20'000; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed) + 1'000'000);
@@ -109,6 +143,9 @@ TEST(BlockFrameFuzzTest, RandomBytesAreFramesOrInvalidArgument) {
     const auto frame = ReceivedFrame::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
     ASSERT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status()))
         << seed << " " << frame.status();
+    const auto publish = ReceivedPublish::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
+    ASSERT_TRUE(publish.ok() || absl::IsInvalidArgument(publish.status()))
+        << seed << " " << publish.status();
   }
 }
 

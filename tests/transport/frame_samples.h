@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "ibid/v1/block_frame.pb.h"
+#include "ibid/v1/cache.pb.h"
 #include "transport/block_frame.h"
 
 namespace ibid {
@@ -34,9 +34,6 @@ inline FrameHeader FullHeader() {
   header.first_layer = 2;
   header.layer_count = 5;
   header.range_checksum = 0xfedcba9876543210ull;
-  header.session_id = 0xffffffffffffffffull;
-  header.namespace_id = NamespaceId{FilledDigest(65)};
-  header.durable = true;
   header.incarnation = 7;
   return header;
 }
@@ -78,13 +75,14 @@ inline std::string PayloadText(const ReceivedFrame& frame) {
   return text;
 }
 
+inline std::string DigestText(const Digest& digest) { return {digest.begin(), digest.end()}; }
+
 // The same frame as an object of the generated class.
 inline v1::BlockFrame GeneratedFrame(const FrameHeader& header, ByteView payload) {
-  const auto text = [](const Digest& digest) { return std::string(digest.begin(), digest.end()); };
   v1::BlockFrame frame;
   frame.set_index(header.index);
-  frame.set_key(text(header.key.digest));
-  frame.set_parent(text(header.parent.digest));
+  frame.set_key(DigestText(header.key.digest));
+  frame.set_parent(DigestText(header.parent.digest));
   frame.set_token_count(header.token_count);
   frame.set_position(header.position);
   frame.set_checksum(header.checksum);
@@ -93,12 +91,28 @@ inline v1::BlockFrame GeneratedFrame(const FrameHeader& header, ByteView payload
   frame.set_first_layer(header.first_layer);
   frame.set_layer_count(header.layer_count);
   frame.set_range_checksum(header.range_checksum);
-  frame.set_session_id(header.session_id);
-  frame.set_namespace_id(text(header.namespace_id.digest));
-  frame.set_durable(header.durable);
   frame.set_incarnation(header.incarnation);
   frame.set_payload(AsText(payload));
   return frame;
+}
+
+inline PublishHeader FullPublishHeader() {
+  return {0xffffffffffffffffull, NamespaceId{FilledDigest(65)}, /*durable=*/true};
+}
+
+// The message of frames that differ in their index, with these payloads.
+inline v1::PublishRequest GeneratedPublish(const PublishHeader& header,
+                                           const std::vector<std::vector<std::byte>>& payloads) {
+  v1::PublishRequest request;
+  request.set_session_id(header.session_id);
+  request.set_namespace_id(DigestText(header.namespace_id.digest));
+  request.set_durable(header.durable);
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    FrameHeader frame = FullHeader();
+    frame.index = static_cast<uint32_t>(i);
+    *request.add_frames() = GeneratedFrame(frame, payloads[i]);
+  }
+  return request;
 }
 
 }  // namespace ibid

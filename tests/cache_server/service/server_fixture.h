@@ -16,6 +16,7 @@
 #include "core/clock.h"
 #include "core/kv_layout.h"
 #include "ibid/v1/cache.grpc.pb.h"
+#include "tests/harness/eventually.h"
 #include "transport/cache_channel.h"
 #include "transport/key_bytes.h"
 
@@ -23,15 +24,8 @@ namespace ibid {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);  // only a broken test waits this long
 
-// True once `condition` is; looks each 2 ms, for events that a server gives no signal of.
 inline bool Eventually(const std::function<bool()>& condition) {
-  const SteadyClock clock;
-  const absl::Time until = clock.Now() + kPatience;
-  while (!condition()) {
-    if (clock.Now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
+  return Eventually(kPatience, condition);
 }
 
 inline KvLayout SmallLayout() {

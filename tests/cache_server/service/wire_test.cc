@@ -2,6 +2,9 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include <map>
+#include <set>
+
 #include "core/limit.h"
 #include "ibid/v1/error.pb.h"
 #include "tests/cache_server/service/server_fixture.h"
@@ -41,11 +44,16 @@ class WireTest : public ServerFixture {
     frame.set_position(blocks.links[i].position);
     frame.set_checksum(Checksum(blocks.payloads[i]));
     frame.set_payload(blocks.payloads[i].data(), blocks.payloads[i].size());
-    if (i == 0) {
-      frame.set_session_id(client->session_id());
-      frame.set_namespace_id(DigestString(blocks.ns.digest));
-    }
     return frame;
+  }
+
+  // The blocks from `begin` to before `end`.
+  v1::PublishRequest RequestOf(size_t begin, size_t end) const {
+    v1::PublishRequest request;
+    request.set_session_id(client->session_id());
+    request.set_namespace_id(DigestString(blocks.ns.digest));
+    for (size_t i = begin; i < end; ++i) *request.add_frames() = PublishFrame(i);
+    return request;
   }
 
   v1::FetchRequest RequestForAll() const {
@@ -69,17 +77,29 @@ TEST_F(WireTest, AGeneratedClientPublishesAndFetches) {
   grpc::ClientContext publish_context;
   SetTimeout(kPatience, &publish_context);
   const auto publish = stub->Publish(&publish_context);
-  for (size_t i = 0; i < blocks.links.size(); ++i) ASSERT_TRUE(publish->Write(PublishFrame(i)));
+  // Messages of 0, 1, 2, ... blocks; only the first says whose they are.
+  size_t sent_count = 0;
+  for (size_t count = 0; sent_count < blocks.links.size(); ++count) {
+    const size_t end = std::min(sent_count + count, blocks.links.size());
+    v1::PublishRequest request = RequestOf(sent_count, end);
+    if (count > 0) request.clear_session_id();
+    if (count > 0) request.clear_namespace_id();
+    ASSERT_TRUE(publish->Write(request));
+    sent_count = end;
+  }
   publish->WritesDone();
-  v1::PublishResult result;
-  size_t ok_count = 0;
-  while (publish->Read(&result)) {
-    EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
-    EXPECT_EQ(result.incarnation(), client->session->incarnation());
-    ++ok_count;
+  v1::PublishResponse response;
+  std::set<uint32_t> stored;
+  while (publish->Read(&response)) {
+    EXPECT_EQ(response.incarnation(), client->session->incarnation());
+    EXPECT_GT(response.results_size(), 0);
+    for (const v1::PublishResult& result : response.results()) {
+      EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+      stored.insert(result.index());
+    }
   }
   EXPECT_TRUE(publish->Finish().ok());
-  EXPECT_EQ(ok_count, blocks.links.size());
+  EXPECT_EQ(stored.size(), blocks.links.size());
 
   grpc::ClientContext fetch_context;
   SetTimeout(kPatience, &fetch_context);
@@ -119,10 +139,10 @@ TEST_F(WireTest, ACancelledFetchLeavesNoPins) {
 
 // 27: a client that dies between two frames leaves nothing behind, and no key unusable.
 TEST_F(WireTest, APublishThatBreaksOffLeavesNoReservation) {
-  for (int round = 0; round < 5; ++round) {
+  for (size_t round = 0; round < 5; ++round) {
     grpc::ClientContext context;
     const auto publish = stub->Publish(&context);
-    for (int i = 0; i <= round; ++i) publish->Write(PublishFrame(static_cast<size_t>(i)));
+    for (size_t i = 0; i <= round; ++i) publish->Write(RequestOf(i, i + 1 + round));
     context.TryCancel();
     publish->Finish();
   }
@@ -136,11 +156,11 @@ TEST_F(WireTest, AMalformedFirstFrameEndsTheStreamWithTheReason) {
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
   const auto publish = stub->Publish(&context);
-  v1::BlockFrame frame = PublishFrame(0);
-  frame.set_key("short");
-  publish->Write(frame);
-  v1::PublishResult result;
-  EXPECT_FALSE(publish->Read(&result));
+  v1::PublishRequest request = RequestOf(0, 1);
+  request.mutable_frames(0)->set_key("short");
+  publish->Write(request);
+  v1::PublishResponse response;
+  EXPECT_FALSE(publish->Read(&response));
   const grpc::Status status = publish->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("key"));
@@ -151,9 +171,73 @@ TEST_F(WireTest, ASilentPublisherHoldsNothingAndMayClose) {
   SetTimeout(kPatience, &context);
   const auto publish = stub->Publish(&context);
   publish->WritesDone();
-  v1::PublishResult result;
-  EXPECT_FALSE(publish->Read(&result));
+  v1::PublishResponse response;
+  EXPECT_FALSE(publish->Read(&response));
   EXPECT_TRUE(publish->Finish().ok());
+}
+
+// What one block of a message is refused for says nothing of the others.
+TEST_F(WireTest, EachBlockOfAMessageHasItsOwnResult) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto publish = stub->Publish(&context);
+  v1::PublishRequest request = RequestOf(0, 6);
+  request.mutable_frames(1)->set_checksum(7);
+  request.mutable_frames(2)->set_payload("short");
+  request.mutable_frames(3)->clear_parent();
+  request.mutable_frames(4)->set_token_count(17);
+  *request.add_frames() = PublishFrame(0);
+  request.mutable_frames(6)->set_index(6);
+  publish->Write(request);
+  publish->WritesDone();
+  std::map<uint32_t, v1::BlockOutcome> outcomes;
+  v1::PublishResponse response;
+  while (publish->Read(&response)) {
+    for (const v1::PublishResult& result : response.results()) {
+      outcomes[result.index()] = result.outcome();
+    }
+  }
+  EXPECT_TRUE(publish->Finish().ok());
+  const std::map<uint32_t, v1::BlockOutcome> expected = {
+      {0, v1::BLOCK_OUTCOME_OK},      {1, v1::BLOCK_OUTCOME_CORRUPT},
+      {2, v1::BLOCK_OUTCOME_INVALID}, {3, v1::BLOCK_OUTCOME_INVALID},
+      {4, v1::BLOCK_OUTCOME_INVALID}, {5, v1::BLOCK_OUTCOME_OK},
+      {6, v1::BLOCK_OUTCOME_PRESENT}};
+  EXPECT_EQ(outcomes, expected);
+  EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
+}
+
+TEST_F(WireTest, TooManyFramesInAMessageAreRefusedWithTheLimit) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto publish = stub->Publish(&context);
+  publish->Write(RequestOf(0, 1));
+  v1::PublishResponse response;
+  EXPECT_TRUE(publish->Read(&response));
+  v1::PublishRequest request;
+  while (request.frames_size() <= static_cast<int>(kPublishFramesPerMessageMax)) {
+    *request.add_frames() = PublishFrame(1);
+  }
+  publish->Write(request);
+  EXPECT_FALSE(publish->Read(&response));
+  const grpc::Status status = publish->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("kPublishFramesPerMessageMax=64"));
+}
+
+// Frames after the end of their session are void: the stream ends and says why.
+TEST_F(WireTest, APublishOfNoSessionEndsWithTheReason) {
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto publish = stub->Publish(&context);
+  v1::PublishRequest request = RequestOf(0, 20);
+  request.set_session_id(12345);
+  publish->Write(request);
+  v1::PublishResponse response;
+  EXPECT_FALSE(publish->Read(&response));
+  const grpc::Status status = publish->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("session"));
 }
 
 TEST_F(WireTest, TooLargeAMessageIsRefusedWithTheLimit) {

@@ -1,10 +1,13 @@
 // What may happen to a store in the simulation.
 #include <algorithm>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cache_server/gpu_tier.h"
 #include "core/device_memory.h"
 #include "core/host_memory.h"
 #include "tests/cache_server/store/block_store_simulation.h"
+#include "tests/harness/eventually.h"
 
 namespace ibid {
 
@@ -155,13 +158,18 @@ void Simulation::PublishSome() {
     const BlockKey& key = chain.links[at].key;
     const absl::Status status =
         Publish(*store_, AnySession(), chain.ns, chain.links[at], Below(8) == 0);
+    Note(key, "publish: " + std::string(absl::StatusCodeToString(status.code())));
     // Unavailable: durable, and the disk cannot.
     if (status.ok() || absl::IsUnavailable(status)) {
       OnPublished(key);
-      ASSERT_EQ(MatchedCount(*store_, chain.ns, {key}), 1u)
-          << "step " << step_ << ": not there after its commit: " << history_[key];
+      if (MatchedCount(*store_, chain.ns, {key}) == 0) {
+        // Only the gpu tier's thread may have taken its room since, for a block on its way down.
+        NoteEvents();
+        const std::string at_once = absl::StrCat(step_, " stored host; ", step_, " removed host; ");
+        ASSERT_TRUE(tiers_.has_gpu && absl::StrContains(history_[key], at_once))
+            << "step " << step_ << ": not there after its commit: " << history_[key];
+      }
     }
-    Note(key, "publish: " + std::string(absl::StatusCodeToString(status.code())));
     ASSERT_TRUE(status.ok() || absl::IsAlreadyExists(status) || absl::IsResourceExhausted(status) ||
                 absl::IsUnavailable(status))
         << status;
@@ -430,10 +438,14 @@ void Simulation::EndEverything() {
   EXPECT_EQ(stats.leases + stats.reservations + stats.sessions, 0u);
   store_->DropEverything();
   ASSERT_TRUE(Settle());
-  for (const BlockTierStats& tier : store_->stats().tiers) {
-    EXPECT_EQ(tier.used_bytes, 0u) << tier.tier;
-    EXPECT_EQ(tier.blocks, 0u) << tier.tier;
-  }
+  // A read lets go of its block a moment after it has answered.
+  const auto is_empty = [](const BlockTierStats& tier) {
+    return tier.used_bytes == 0 && tier.blocks == 0;
+  };
+  EXPECT_TRUE(Eventually(absl::Seconds(10), [&] {
+    const BlockStoreStats now = store_->stats();
+    return std::all_of(now.tiers.begin(), now.tiers.end(), is_empty);
+  }));
   CheckTenants();
 }
 

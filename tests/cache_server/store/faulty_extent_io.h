@@ -17,11 +17,12 @@ namespace ibid {
 
 // What the disk does wrong now; shared by the test and the store. Thread-safe.
 struct DiskFaults {
-  std::atomic<bool> writes_fail{false};   // EIO
-  std::atomic<bool> writes_stall{false};  // they wait until this is false again
-  std::atomic<bool> reads_stall{false};   // the same
-  std::atomic<bool> reads_fail{false};    // EIO
-  std::atomic<bool> has_no_space{false};  // new extents get ENOSPC
+  std::atomic<bool> writes_fail{false};       // EIO
+  std::atomic<bool> writes_stall{false};      // they wait until this is false again
+  std::atomic<bool> reads_stall{false};       // the same
+  std::atomic<int> stalled_reads_to_pass{0};  // so many of them go on all the same
+  std::atomic<bool> reads_fail{false};        // EIO
+  std::atomic<bool> has_no_space{false};      // new extents get ENOSPC
   std::atomic<bool> writes_have_no_space{false};
   std::atomic<bool> files_vanished{false};  // reads find no file
   std::atomic<int> writes_to_tear{0};       // the next ones write half and say they succeeded
@@ -70,7 +71,8 @@ class FaultyExtentIo final : public ExtentIo {
   }
   absl::Status Read(uint32_t extent, uint64_t offset, MutableByteView into) override {
     ++faults_->reads_count;
-    while (faults_->reads_stall) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (faults_->reads_stall && !MayPass())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (faults_->files_vanished) return absl::NotFoundError("injected: no such file");
     if (faults_->reads_fail) return absl::UnavailableError("injected: read error");
     const absl::Status status = real_->Read(extent, offset, into);
@@ -92,6 +94,12 @@ class FaultyExtentIo final : public ExtentIo {
   absl::StatusOr<std::vector<uint32_t>> List() override { return real_->List(); }
 
  private:
+  bool MayPass() {
+    int left = faults_->stalled_reads_to_pass;
+    while (left > 0 && !faults_->stalled_reads_to_pass.compare_exchange_weak(left, left - 1)) {
+    }
+    return left > 0;
+  }
   absl::Status BeginWrite() {
     ++faults_->writes_count;
     while (faults_->writes_stall) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,0 +1,100 @@
+// Calls that end while the disk is still at work for them. What they hold goes with them, and
+// nothing is left behind.
+#include "tests/cache_server/service/service_over_store.h"
+#include "transport/call_deadline.h"
+
+namespace ibid {
+namespace {
+
+class SlowDiskTest : public ServiceOverStore {
+ protected:
+  void SetUp() override {
+    BlockStoreOptions options = WithDisk(/*host_pages=*/8, /*disk_pages=*/64, /*extent_pages=*/8);
+    options.eviction_policy = "lru";
+    OpenAll(options);
+  }
+
+  // The chain is on disk and nowhere else, and the host tier has room.
+  void PutOnDiskOnly(const std::vector<ChainLink>& chain) {
+    PublishChain(chain);
+    ASSERT_TRUE(Flush());
+    const auto others = ChainOf(ns_, 999, 8);
+    PublishChain(others);
+    ASSERT_TRUE(Flush());
+    ASSERT_EQ(store_->Match({}, ns_, KeysOf(chain), {})->disk_blocks, chain.size());
+    ASSERT_EQ(store_->Drop(ns_, KeysOf(others)), others.size());
+    ASSERT_TRUE(Flush());
+  }
+
+  uint64_t PinnedBytes() { return store_->stats().pinned_bytes; }
+
+  // A fetch of three blocks of which the first two are being read, and the third waits for them.
+  struct StalledFetch {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::BlockFrame>> reader;
+  };
+  std::unique_ptr<StalledFetch> StartStalledFetch(absl::Duration timeout) {
+    const auto cold = ChainOf(ns_, 1, 2), warm = ChainOf(ns_, 2, 1);
+    PutOnDiskOnly(cold);
+    PublishChain(warm);
+    EXPECT_TRUE(Flush());
+    faults_->reads_stall = true;
+    faults_->reads_count = 0;
+    auto fetch = std::make_unique<StalledFetch>();
+    SetTimeout(timeout, &fetch->context);
+    const std::vector<BlockKey> keys = {cold[0].key, cold[1].key, warm[0].key};
+    v1::FetchRequest request;
+    request.set_namespace_id(DigestString(ns_.digest));
+    request.set_keys(EncodeKeys(keys));
+    fetch->reader = stub_->Fetch(&fetch->context, request);
+    EXPECT_TRUE(Eventually(
+        [&] { return faults_->reads_count == 2 && PinnedBytes() == layout_.PayloadBytes(); }));
+    return fetch;
+  }
+
+  // The fetch has ended, and both of its reads stand still.
+  void ExpectNothingIsKept() {
+    EXPECT_TRUE(Eventually([&] { return PinnedBytes() == 0; }))
+        << "what was there and will not be sent is let go of";
+    EXPECT_TRUE(Eventually([&] { return CallsInProgress("Fetch") == 0; }));
+    EXPECT_EQ(Disk().hits, 0u) << "both reads are still under way";
+    faults_->stalled_reads_to_pass = 1;
+    EXPECT_TRUE(Eventually([&] { return Disk().hits == 1; }));
+    EXPECT_TRUE(Eventually([&] { return PinnedBytes() == 0; }))
+        << "a block that comes now goes at once, though the other read is still under way";
+    EXPECT_FALSE(service_->WaitForNoHolds(absl::ZeroDuration()))
+        << "who is called when a read ends must be there";
+    faults_->reads_stall = false;
+    EXPECT_TRUE(Eventually([&] { return Disk().hits == 2 && PinnedBytes() == 0; }));
+    EXPECT_TRUE(service_->WaitForNoHolds(kPatience));
+    // The blocks are there for others.
+    for (const ChainLink& link : ChainOf(ns_, 1, 2)) {
+      const auto ref = AcquireOne(link.key);
+      ASSERT_TRUE(ref.ok()) << ref.status();
+      EXPECT_TRUE(HasRightBytes(*ref, link.key));
+    }
+  }
+};
+
+TEST_F(SlowDiskTest, AFetchThatIsCancelledKeepsNothingWhileItsReadsAreUnderWay) {
+  const auto fetch = StartStalledFetch(kPatience);
+  fetch->context.TryCancel();
+  EXPECT_EQ(fetch->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  ExpectNothingIsKept();
+}
+
+TEST_F(SlowDiskTest, AFetchWhoseTimeIsOverKeepsNothingWhileItsReadsAreUnderWay) {
+  const auto fetch = StartStalledFetch(absl::Seconds(1));
+  EXPECT_EQ(fetch->reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ExpectNothingIsKept();
+}
+
+TEST_F(SlowDiskTest, AServerThatStopsEndsAFetchWhoseReadsAreUnderWay) {
+  const auto fetch = StartStalledFetch(kPatience);
+  server_->Shutdown(absl::ZeroDuration());
+  EXPECT_FALSE(fetch->reader->Finish().ok());
+  ExpectNothingIsKept();
+}
+
+}  // namespace
+}  // namespace ibid

@@ -1,5 +1,5 @@
-// Calls that end while the disk is still at work for them. What they hold goes with them, and
-// nothing is left behind.
+// Calls that end while the disk is still at work for them: reads that a fetch asked for, and writes
+// that a durable publish waits for. What they hold goes with them, and nothing is left behind.
 #include "tests/cache_server/service/service_over_store.h"
 #include "transport/call_deadline.h"
 
@@ -74,6 +74,43 @@ class SlowDiskTest : public ServiceOverStore {
       EXPECT_TRUE(HasRightBytes(*ref, link.key));
     }
   }
+
+  // Blocks that a publisher waits for to be on disk, where nothing is written now.
+  struct StalledPublish {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::BlockFrame, v1::PublishResult>> stream;
+  };
+  std::unique_ptr<StalledPublish> StartStalledPublish(const std::vector<ChainLink>& chain) {
+    faults_->writes_stall = true;
+    auto publish = std::make_unique<StalledPublish>();
+    SetTimeout(kPatience, &publish->context);
+    publish->stream = stub_->Publish(&publish->context);
+    for (const ChainLink& link : chain) {
+      EXPECT_TRUE(publish->stream->Write(FrameOf(link, /*is_durable=*/true)));
+    }
+    EXPECT_TRUE(
+        Eventually([&] { return faults_->writes_count > 0 && Host().blocks == chain.size(); }));
+    return publish;
+  }
+
+  // Nobody waits for the blocks any more, and the disk writes again.
+  void ExpectAllIsStored(const std::vector<ChainLink>& chain) {
+    ASSERT_TRUE(Flush());
+    EXPECT_EQ(Disk().blocks, chain.size());
+    EXPECT_EQ(store_->stats().reservations, 0u);
+    EXPECT_EQ(PinnedBytes(), 0u);
+    for (const ChainLink& link : chain) {
+      const auto ref = AcquireOne(link.key);
+      ASSERT_TRUE(ref.ok()) << ref.status();
+      EXPECT_TRUE(HasRightBytes(*ref, link.key));
+    }
+  }
+  void ExpectNothingHoldsThem(const std::vector<ChainLink>& chain) {
+    EXPECT_EQ(store_->Drop(ns_, KeysOf(chain)), chain.size());
+    ASSERT_TRUE(Flush());
+    EXPECT_EQ(Host().used_bytes, 0u);
+    EXPECT_EQ(Disk().used_bytes, 0u);
+  }
 };
 
 TEST_F(SlowDiskTest, AFetchThatIsCancelledKeepsNothingWhileItsReadsAreUnderWay) {
@@ -94,6 +131,53 @@ TEST_F(SlowDiskTest, AServerThatStopsEndsAFetchWhoseReadsAreUnderWay) {
   server_->Shutdown(absl::ZeroDuration());
   EXPECT_FALSE(fetch->reader->Finish().ok());
   ExpectNothingIsKept();
+}
+
+TEST_F(SlowDiskTest, ADurablePublishWhosePublisherIsGoneIsStoredAllTheSame) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  const auto publish = StartStalledPublish(chain);
+  publish->context.TryCancel();
+  EXPECT_EQ(publish->stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return CallsInProgress("Publish") == 0; }))
+      << "it does not wait for the disk";
+  EXPECT_EQ(store_->stats().reservations, 0u);
+  EXPECT_EQ(Matched(chain), chain.size()) << "committed, whoever hears of it";
+  EXPECT_EQ(Disk().blocks, 0u);
+  faults_->writes_stall = false;
+  ExpectAllIsStored(chain);
+  ExpectNothingHoldsThem(chain);
+}
+
+TEST_F(SlowDiskTest, ADurablePublishWhoseSessionHasEndedIsStoredAndAnswered) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  const auto publish = StartStalledPublish(chain);
+  store_->EndSession(session_);
+  EXPECT_EQ(Matched(chain), chain.size());
+  faults_->writes_stall = false;
+  v1::PublishResult result;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    ASSERT_TRUE(publish->stream->Read(&result));
+    EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+  }
+  ExpectAllIsStored(chain);
+  // What the session sends later is nobody's.
+  EXPECT_TRUE(publish->stream->Write(FrameOf(ChainOf(ns_, 2, 1)[0], /*is_durable=*/true)));
+  EXPECT_FALSE(publish->stream->Read(&result));
+  EXPECT_EQ(publish->stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  ExpectNothingHoldsThem(chain);
+}
+
+TEST_F(SlowDiskTest, AServerStopsWhileADurablePublishWaitsForTheDisk) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  const auto publish = StartStalledPublish(chain);
+  server_->Shutdown(absl::ZeroDuration());  // returns, though the disk stands still
+  EXPECT_FALSE(publish->stream->Finish().ok());
+  EXPECT_FALSE(service_->WaitForNoHolds(absl::ZeroDuration()))
+      << "who is called when the disk answers must be there";
+  faults_->writes_stall = false;
+  StopServices();
+  Reopen();
+  ExpectAllIsStored(chain);
 }
 
 }  // namespace

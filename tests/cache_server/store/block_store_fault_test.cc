@@ -459,6 +459,47 @@ TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
   EXPECT_TRUE(absl::IsUnavailable(PublishOne(chain[2], /*durable=*/true)));
 }
 
+// While records are not read nobody knows which files are empty and which blocks are the coldest:
+// the budget waits, however far it is exceeded.
+TEST_F(FaultTest, NothingLeavesForTheBudgetWhileTheDirectoryCannotBeScanned) {
+  OpenStore(WithDisk(4096, 3072, 64));
+  const auto chain = ChainOf(ns_, 1, 3000);
+  PublishChain(chain);
+  ASSERT_TRUE(Flush());
+  Reopen();  // moves the records from the log to a table
+  ASSERT_EQ(Disk().blocks, chain.size());
+  store_.reset();
+  SpoilDirectory();
+  const auto files_count = [this] {
+    const std::filesystem::directory_iterator files(options_.disk_directory + "/extents");
+    return std::distance(begin(files), end(files));
+  };
+  const auto files_before = files_count();
+  // Room for the extents and none for the directory.
+  options_.disk_bytes_max -= options_.disk_directory_bytes_reserve;
+  options_.disk_directory_bytes_reserve = 0;
+  options_.wrap_extent_io = [this](std::unique_ptr<ExtentIo> real) {
+    return std::make_unique<FaultyExtentIo>(std::move(real), faults_);
+  };
+  OpenStore(options_);
+  // A disk that cannot be read is looked after many times a second, and each trial is seen here.
+  faults_->reads_fail = true;
+  for (size_t i = 0; i < chain.size() && Disk().state.substr(0, 5) != "down:"; ++i) {
+    (void)AcquireOne(chain[i].key);
+  }
+  ASSERT_EQ(Disk().state.substr(0, 5), "down:");
+  for (int round = 0; round < 20; ++round) {
+    const int reads_before = faults_->reads_count;
+    while (faults_->reads_count == reads_before) {
+      clock_.Advance(absl::Seconds(31));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  EXPECT_TRUE(store_->stats().is_recovering);
+  EXPECT_EQ(Disk().evictions, 0u);
+  EXPECT_EQ(files_count(), files_before);
+}
+
 // failures 33, 34: a full disk, then a restart: what was written is there, the rest is absent, and
 // the budget holds.
 TEST_F(FaultTest, AFullDiskSurvivesARestart) {

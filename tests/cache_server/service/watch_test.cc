@@ -1,5 +1,8 @@
 // Watch over loopback: what a client of the wire is told, and how a watch ends. 42: pictures that
 // never recovered.
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+
 #include <map>
 
 #include "core/limit.h"
@@ -198,20 +201,39 @@ TEST_F(WatchTest, OfTooManyNamespacesIsRefusedWithTheLimit) {
       << refused.status();
 }
 
-// One that never reads again takes no watcher's place for long.
+// One that never reads again takes no watcher's place for long, though not even the notice reaches
+// it.
 TEST_F(WatchTest, AClientThatNeverReadsIsLetGo) {
+  constexpr uint64_t kLogMax = 16'384;
   ServerOptions options = SmallServer();
-  options.event_log_max = 64;
+  options.event_log_max = kLogMax;
   StartServer(options);
-  const auto client = Connect(spec_);
-  const auto slow = client->channel->Watch({.has_snapshot = false});
-  ASSERT_TRUE(slow->Next(kPatience).ok());
-  MakeEvents(server->store(), MakeBlocks(spec_, 1), 60'000);
-  EXPECT_TRUE(Eventually([this] {
-    return SerializeMetrics(server->metrics()).find("ibid_store_watchers 0") != std::string::npos;
-  }));
-  EXPECT_THAT(SerializeMetrics(server->metrics()),
-              HasSubstr("ibid_store_watchers_cut_off_total 1"));
+  const SampleBlocks blocks = MakeBlocks(spec_, 1);
+  Connect(spec_);
+  grpc::ChannelArguments small_window;
+  small_window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small_window.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
+  const auto stub = v1::CacheService::NewStub(grpc::CreateCustomChannel(
+      server->address(), grpc::InsecureChannelCredentials(), small_window));
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_no_snapshot(true);
+  const auto stream = stub->Watch(&context, request);
+  const auto metric = [this](const std::string& line) {
+    return SerializeMetrics(server->metrics()).find(line) != std::string::npos;
+  };
+  ASSERT_TRUE(Eventually([&] { return metric("ibid_store_watchers 1\n"); }));
+  // Much more than the connection takes, and less than the log keeps: now a write stands still.
+  for (int i = 0; i < 10; ++i) {
+    MakeEvents(server->store(), blocks, kLogMax / 16);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(metric("ibid_store_watchers_cut_off_total 0\n"));
+  MakeEvents(server->store(), blocks, 2 * kLogMax);
+  EXPECT_TRUE(Eventually([&] { return metric("ibid_store_watchers 0\n"); }));
+  v1::WatchResponse response;
+  while (stream->Read(&response)) EXPECT_NE(response.notice(), v1::WATCH_NOTICE_CUT_OFF);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(WatchTest, AServersStopEndsItsWatches) {

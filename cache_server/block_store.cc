@@ -337,7 +337,7 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
     IBID_ASSIGN_OR_RETURN(
         disk, DiskTier::Open({options.disk_directory, options.disk_bytes_max,
                               options.disk_directory_bytes_reserve, options.extent_bytes, clock,
-                              options.wrap_extent_io}));
+                              options.wrap_extent_io, options.directory_env}));
   }
   IBID_ASSIGN_OR_RETURN(auto arena, HostArena::Create(options.host_bytes_max, options.extent_bytes,
                                                       options.populates_arena));

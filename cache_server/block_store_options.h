@@ -13,6 +13,10 @@
 #include "core/clock.h"
 #include "core/metrics.h"
 
+namespace rocksdb {
+class Env;
+}
+
 namespace ibid {
 
 class DeviceMemory;  // core/device_memory.h
@@ -74,6 +78,8 @@ struct BlockStoreOptions {
   // Given the access to the extent files, returns the one to use: tests inject faults. Null: the
   // files themselves.
   std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
+  // Where the disk directory's files are, for tests too; outlives the store. Null: the system's.
+  rocksdb::Env* directory_env = nullptr;
 
   // Errors: InvalidArgument that names the option.
   absl::Status Validate() const;

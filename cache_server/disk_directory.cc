@@ -192,10 +192,13 @@ rocksdb::Options DirectoryOptions() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DiskDirectory>> DiskDirectory::Open(const std::string& path,
-                                                                   uint64_t extent_bytes) {
+                                                                   uint64_t extent_bytes,
+                                                                   rocksdb::Env* env) {
   std::unique_ptr<DiskDirectory> directory(new DiskDirectory);
+  rocksdb::Options options = DirectoryOptions();
+  if (env != nullptr) options.env = env;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(DirectoryOptions(), path, &db);
+  const rocksdb::Status status = rocksdb::DB::Open(options, path, &db);
   if (!status.ok()) {
     const absl::Status error = FromRocks(absl::StrCat("open ", path), status);
     return absl::Status(error.code(), absl::StrCat(error.message(), "; give another --disk_dir"));

@@ -21,7 +21,8 @@
 
 namespace rocksdb {
 class DB;
-}
+class Env;
+}  // namespace rocksdb
 
 namespace ibid {
 
@@ -68,11 +69,12 @@ class DiskDirectory {
     }
   };
 
-  // Opens the directory at `path`, or makes an empty one with `extent_bytes`. Errors:
-  // FailedPrecondition (another format, or open elsewhere), Unavailable (cannot be read or
-  // written).
+  // Opens the directory at `path`, or makes an empty one with `extent_bytes`. `env` has the files,
+  // for tests, and must outlive the directory; null: the system's. Errors: FailedPrecondition
+  // (another format, or open elsewhere), Unavailable (cannot be read or written).
   static absl::StatusOr<std::unique_ptr<DiskDirectory>> Open(const std::string& path,
-                                                             uint64_t extent_bytes);
+                                                             uint64_t extent_bytes,
+                                                             rocksdb::Env* env = nullptr);
   ~DiskDirectory();
 
   // Of the directory when it was made.

@@ -90,7 +90,8 @@ absl::Status DiskTier::OpenParts() {
   const bool is_new = fs::create_directories(extents, error);
   if (error) return CannotUse("create", extents, error.message());
   IBID_ASSIGN_OR_RETURN(
-      directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes));
+      directory_, DiskDirectory::Open(options_.directory + "/directory", options_.extent_bytes,
+                                      options_.directory_env));
   if (is_new) IBID_RETURN_IF_ERROR(SyncDirectory(options_.directory));
   const uint64_t extent_bytes = directory_->extent_bytes();
   if (extent_bytes != options_.extent_bytes) {

@@ -49,6 +49,7 @@ struct DiskTierOptions {
   const Clock* clock = nullptr;
   // Given the real one, returns the one to use: tests inject faults. Null: the real one.
   std::function<std::unique_ptr<ExtentIo>(std::unique_ptr<ExtentIo>)> wrap_extent_io;
+  rocksdb::Env* directory_env = nullptr;  // DiskDirectory::Open
 };
 
 class DiskTier {

@@ -1,6 +1,9 @@
-// The power fails at every step of a commit in turn: what was written and not synced is gone, and
-// nothing works any more. The next start finds every block whose durable commit was answered, and
-// each other one right or absent; no room is lost.
+// The power fails at every step of a commit in turn: what was written and not synced is gone, of
+// the extents and of the directory's log, and nothing works any more. The next start finds every
+// block whose durable commit was answered, and each other one right or absent; no room is lost.
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -33,10 +36,81 @@ struct Power {
   };
   std::vector<Lost> lost;
   std::set<uint32_t> unsynced_names;  // extents whose files were made
+  // How much of each file of the directory was synced; of those that this one's RocksDB wrote.
+  std::map<std::string, uint64_t> synced_bytes;
   // The tier's directory, and where it is copied to when the power goes: what changes afterwards
   // has not been.
   fs::path directory;
   fs::path directory_then;
+
+  // Of the directory, or of its copy. REQUIRES: mutex is held, or nobody else has this.
+  void CutUnsynced(const fs::path& there) const {
+    for (const auto& [name, bytes] : synced_bytes) {
+      const fs::path file = there / fs::path(name).filename();
+      if (fs::exists(file) && bytes < fs::file_size(file)) fs::resize_file(file, bytes);
+    }
+  }
+};
+
+// A file of the directory: a sync that comes without power fails.
+class UnsyncedFile final : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  UnsyncedFile(std::unique_ptr<rocksdb::FSWritableFile> real, std::string name,
+               std::shared_ptr<Power> power)
+      : FSWritableFileOwnerWrapper(std::move(real)),
+        name_(std::move(name)),
+        power_(std::move(power)) {}
+
+  rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
+                         rocksdb::IODebugContext* debug) override {
+    return AfterSync(target()->Sync(options, debug));
+  }
+  rocksdb::IOStatus Fsync(const rocksdb::IOOptions& options,
+                          rocksdb::IODebugContext* debug) override {
+    return AfterSync(target()->Fsync(options, debug));
+  }
+
+ private:
+  rocksdb::IOStatus AfterSync(rocksdb::IOStatus status) {
+    const std::lock_guard lock(power_->mutex);
+    if (power_->is_gone) return rocksdb::IOStatus::IOError("injected: no power");
+    if (status.ok()) power_->synced_bytes[name_] = fs::file_size(name_);
+    return status;
+  }
+
+  const std::string name_;
+  const std::shared_ptr<Power> power_;
+};
+
+class UnsyncedFiles final : public rocksdb::FileSystemWrapper {
+ public:
+  explicit UnsyncedFiles(std::shared_ptr<Power> power)
+      : FileSystemWrapper(rocksdb::FileSystem::Default()), power_(std::move(power)) {}
+  const char* Name() const override { return "UnsyncedFiles"; }
+
+  rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* debug) override {
+    const rocksdb::IOStatus status = target()->NewWritableFile(name, options, file, debug);
+    if (!status.ok()) return status;
+    *file = std::make_unique<UnsyncedFile>(std::move(*file), name, power_);
+    const std::lock_guard lock(power_->mutex);
+    power_->synced_bytes[name] = 0;
+    return status;
+  }
+  rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
+                               const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* debug) override {
+    const std::lock_guard lock(power_->mutex);
+    const rocksdb::IOStatus status = target()->RenameFile(from, to, options, debug);
+    auto bytes = power_->synced_bytes.extract(from);
+    power_->synced_bytes.erase(to);
+    if (!bytes.empty()) power_->synced_bytes[to] = bytes.mapped();
+    return status;
+  }
+
+ private:
+  const std::shared_ptr<Power> power_;
 };
 
 class UnsyncedExtentIo final : public ExtentIo {
@@ -102,6 +176,7 @@ class UnsyncedExtentIo final : public ExtentIo {
     if (power_->steps_left > 0 && --power_->steps_left == 0) {
       power_->is_gone = true;
       fs::copy(power_->directory, power_->directory_then, fs::copy_options::recursive);
+      power_->CutUnsynced(power_->directory_then);
     }
     return power_->is_gone ? absl::UnavailableError("injected: no power") : absl::OkStatus();
   }
@@ -123,7 +198,9 @@ class PowerLossTest : public StoreFixture {
  protected:
   static constexpr size_t kDiskBlocks = 24;
 
-  // With power for `steps` calls; 0: for ever.
+  void TearDown() override { store_.reset(); }  // before the env
+
+  // With power for `steps` calls; 0: for ever. REQUIRES: no store is open.
   void OpenWithPower(int steps) {
     power_ = std::make_shared<Power>();
     power_->steps_left = steps;
@@ -133,6 +210,8 @@ class PowerLossTest : public StoreFixture {
     options.wrap_extent_io = [power = power_](std::unique_ptr<ExtentIo> real) {
       return std::make_unique<UnsyncedExtentIo>(std::move(real), power);
     };
+    env_ = rocksdb::NewCompositeEnv(std::make_shared<UnsyncedFiles>(power_));
+    options.directory_env = env_.get();
     options.metrics = metrics_;
     OpenStore(options);
     WaitForRecovery();
@@ -147,6 +226,8 @@ class PowerLossTest : public StoreFixture {
     if (fs::exists(power_->directory_then)) {
       fs::remove_all(power_->directory);
       fs::rename(power_->directory_then, power_->directory);
+    } else {
+      power_->CutUnsynced(power_->directory);
     }
     const auto files = MakeFileExtentIo(options_.disk_directory + "/extents");
     for (auto it = power_->lost.rbegin(); it != power_->lost.rend(); ++it) TakeBack(*files, *it);
@@ -202,6 +283,7 @@ class PowerLossTest : public StoreFixture {
 
   MetricsRegistry* metrics_ = nullptr;
   std::shared_ptr<Power> power_;
+  std::unique_ptr<rocksdb::Env> env_;
   std::mt19937 random_{11};
   int torn_runs_count_ = 0;
 };

@@ -155,7 +155,8 @@ class BlockStore {
 
   // How many leading keys of `chain` are stored, and how many more are pending. With a lease, what
   // was found stays until the lease ends; without, nothing changes, recency included. No I/O.
-  // O(keys found). `wait_pending` blocks the caller: StartMatch does not. Errors:
+  // O(keys found). What the session's leases have room for (leased_percent_per_session_max) ends
+  // the match early. `wait_pending` blocks the caller: StartMatch does not. Errors:
   // FailedPrecondition (unknown namespace; unknown session with `lease`), AlreadyExists (lease_id
   // is taken), ResourceExhausted (limits).
   absl::StatusOr<MatchResult> Match(SessionId session, const NamespaceId& ns,

@@ -46,7 +46,8 @@ struct BlockStoreOptions {
   uint32_t leased_blocks_per_session_max = 8'388'608;  // of all its leases, repetitions counted
   // Of the host tier, that the leases of one session may hold: so one reader that never lets go
   // leaves room for others. A lease counts the blocks that it was the first to hold, as long as it
-  // lasts; blocks that only the disk has take nothing of the host tier, and count nothing.
+  // lasts; blocks that only the disk had then take nothing of the host tier, and count nothing. A
+  // match is cut where the next block would be too much.
   uint32_t leased_percent_per_session_max = 50;
   uint32_t reservations_per_session_max = 65'536;
   uint32_t reservations_max = 4'194'304;  // of all sessions: some 130 bytes each

@@ -18,6 +18,8 @@ constexpr uint32_t kHoldsMax = 4'000'000'000;
 constexpr size_t kScanWindowMin = 128;
 constexpr size_t kScanWindowGrowth = 8;
 constexpr size_t kScanWindowMax = 1'024;
+// Times that a match looks again because others of its session took the room for its lease.
+constexpr int kLeaseTriesMax = 4;
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
   return absl::FailedPreconditionError(
@@ -161,24 +163,38 @@ void ReadPath::Answer(std::unique_ptr<MatchWait> wait) {
 
 absl::StatusOr<MatchResult> ReadPath::MatchNow(SessionId session, std::span<const ShardView> shards,
                                                const MatchOptions& options) {
-  if (!options.lease) return Scan(shards, nullptr);
-  std::vector<HeldBlocks> blocks;
-  MatchResult result = Scan(shards, &blocks);
+  if (!options.lease) return Scan(shards, 0, nullptr);
+  for (int tries = 1;; ++tries) {
+    std::vector<HeldBlocks> held;
+    MatchResult result = Scan(shards, parts_.sessions.LeaseRoom(session), &held);
+    if (tries == 1) CountMatch(shards, held, result.matched_count, options);
+    if (result.matched_count == 0) return result;
+    const auto lease = parts_.sessions.AddLease(session, options.lease_id, &held, parts_.Now());
+    if (lease.ok()) {
+      result.lease = *lease;
+      return result;
+    }
+    uint64_t taken_bytes = 0;
+    for (const HeldBlocks& blocks : held) {
+      taken_bytes += blocks.taken_bytes();
+      residency_.EndHolds(blocks);
+    }
+    const bool has_lost_room = taken_bytes > parts_.sessions.LeaseRoom(session);
+    if (!has_lost_room || result.matched_count == 1 || tries == kLeaseTriesMax) {
+      return lease.status();
+    }
+  }
+}
+
+void ReadPath::CountMatch(std::span<const ShardView> shards, std::span<const HeldBlocks> held,
+                          uint32_t matched_count, const MatchOptions& options) {
   for (size_t i = 0; i < shards.size(); ++i) {
     if (!options.is_repeat) {
-      CountLookup(shards[i], blocks[i].ids, options);
-      parts_.demand.Count(shards[i].ns->id, shards[i].keys, result.matched_count);
+      CountLookup(shards[i], held[i].ids, options);
+      parts_.demand.Count(shards[i].ns->id, shards[i].keys, matched_count);
     }
-    if (mover_ != nullptr) mover_->Offer(blocks[i].ids, shards[i].keys);
+    if (mover_ != nullptr) mover_->Offer(held[i].ids, shards[i].keys);
   }
-  if (result.matched_count == 0) return result;
-  const auto lease = parts_.sessions.AddLease(session, options.lease_id, &blocks, parts_.Now());
-  if (!lease.ok()) {
-    for (const HeldBlocks& held : blocks) residency_.EndHolds(held);
-    return lease.status();
-  }
-  result.lease = *lease;
-  return result;
 }
 
 // One use of what was found, and a sign of what will be published.
@@ -277,7 +293,8 @@ ReadPath::Found ReadPath::LookOrRecover(const NamespaceInfo& ns, const BlockKey&
   return Look(ns, key, is_disk_readable, adds_hold);
 }
 
-MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBlocks>* held) {
+MatchResult ReadPath::Scan(std::span<const ShardView> shards, uint64_t taken_bytes_max,
+                           std::vector<HeldBlocks>* held) {
   const bool is_disk_readable = parts_.disk != nullptr && parts_.disk->health().is_readable();
   if (held != nullptr) {
     for (const ShardView& shard : shards) held->push_back({{}, shard.ns->payload_bytes});
@@ -289,6 +306,7 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
   const size_t length = shards.front().keys.size();
   size_t window = kScanWindowMin;
   bool is_end = false;
+  uint64_t taken_bytes = 0;
   for (size_t begin = 0; begin < length && !is_end; begin += found.front().size()) {
     const size_t count = recovery_.is_running() ? 1 : std::min(window, length - begin);
     window = std::min(kScanWindowGrowth * window, kScanWindowMax);
@@ -304,7 +322,14 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
     for (size_t i = 0; i < count; ++i) {
       const Found all = InAllOf(found, i);
       is_end |= !all.is_resident && !all.is_pending;
-      const bool is_matched = !is_end && all.is_resident && result.pending_count == 0;
+      bool is_matched = !is_end && all.is_resident && result.pending_count == 0;
+      if (is_matched && held != nullptr) {
+        for (size_t s = 0; s < shards.size(); ++s) {
+          if (found[s][i].takes_memory()) taken_bytes += shards[s].ns->payload_bytes;
+        }
+        is_end = taken_bytes > taken_bytes_max && result.matched_count > 0;
+        is_matched = !is_end;
+      }
       if (is_matched) {
         ++result.matched_count;
         ++(all.is_in_gpu    ? result.gpu_blocks
@@ -316,7 +341,7 @@ MatchResult ReadPath::Scan(std::span<const ShardView> shards, std::vector<HeldBl
       for (size_t s = 0; s < shards.size(); ++s) {
         if (is_matched && held != nullptr) {
           (*held)[s].ids.push_back(found[s][i].id);
-          (*held)[s].taken_count += found[s][i].is_first_hold && !found[s][i].is_only_on_disk();
+          (*held)[s].taken_count += found[s][i].takes_memory() ? 1 : 0;
           if (found[s][i].is_unwritten) residency_.WriteUsed(found[s][i].id, shards[s].ns);
         } else if (found[s][i].is_held) {
           residency_.EndHold(found[s][i].id, shards[s].ns->payload_bytes);

@@ -52,7 +52,8 @@ class ReadPath {
     bool is_held = false;  // once more
     bool is_first_hold = false;
     bool is_unwritten = false;  // held, and neither on disk nor on its way there
-    bool is_only_on_disk() const { return !is_in_host && !is_in_gpu; }
+    // See HeldBlocks::taken_count.
+    bool takes_memory() const { return is_first_hold && (is_in_host || is_in_gpu); }
   };
 
   // What an entry says, its shard locked. With `adds_hold` a resident block is held once more; a
@@ -79,9 +80,13 @@ class ReadPath {
   absl::StatusOr<MatchResult> MatchNow(SessionId session, std::span<const ShardView> shards,
                                        const MatchOptions& options);
   // The smallest common prefix. Without `held` nothing changes; with it, every matched block is
-  // held once more and listed under its shard.
-  MatchResult Scan(std::span<const ShardView> shards, std::vector<HeldBlocks>* held);
+  // held once more and listed under its shard. Ends before what it holds takes more than
+  // `taken_bytes_max`, but not before one block is matched.
+  MatchResult Scan(std::span<const ShardView> shards, uint64_t taken_bytes_max,
+                   std::vector<HeldBlocks>* held);
   static Found InAllOf(std::span<const std::vector<Found>> found, size_t i);
+  void CountMatch(std::span<const ShardView> shards, std::span<const HeldBlocks> held,
+                  uint32_t matched_count, const MatchOptions& options);
   void CountLookup(const ShardView& shard, std::span<const EntryId> found,
                    const MatchOptions& options);
   // Parks the wait at the next pending block, or answers it.

@@ -31,9 +31,10 @@ ABSL_FLAG(std::string, tenants_file, "",
           "JSON file with the quotas of tenants; empty: no quotas at the start.");
 ABSL_FLAG(uint32_t, must_stay_percent_max, ibid::ServerOptions().must_stay_percent_max,
           "How much of each tier, in percent, blocks may take that are pinned to stay.");
-ABSL_FLAG(uint32_t, leased_percent_per_session_max,
-          ibid::ServerOptions().leased_percent_per_session_max,
-          "How much of the host tier, in percent, the leases of one session may hold.");
+ABSL_FLAG(
+    uint32_t, leased_percent_per_session_max, ibid::ServerOptions().leased_percent_per_session_max,
+    "How much of the host tier, in percent, the leases of one session may hold; a block counts "
+    "for the session that held it first, if it was in memory then.");
 ABSL_FLAG(
     ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
     "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");

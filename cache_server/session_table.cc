@@ -148,6 +148,12 @@ absl::StatusOr<LeaseId> SessionTable::AddLease(SessionId session, LeaseId id,
   return id;
 }
 
+uint64_t SessionTable::LeaseRoom(SessionId session) const {
+  MutexLock lock(mutex_);
+  const auto it = sessions_.find(session.value);
+  return it == sessions_.end() ? 0 : taken_bytes_max_ - it->second->taken_bytes;
+}
+
 void SessionTable::TakeLease(SessionId session, LeaseId lease, LetGo* let_go) {
   MutexLock lock(mutex_);
   Session* const found = Find(session);

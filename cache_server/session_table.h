@@ -54,6 +54,9 @@ class SessionTable {
   // leased_percent_per_session_max); `blocks` is then unchanged.
   absl::StatusOr<LeaseId> AddLease(SessionId session, LeaseId id, std::vector<HeldBlocks>* blocks,
                                    absl::Time now);
+  // Bytes that leases of the session may still take (HeldBlocks::taken_bytes); 0 when it is
+  // unknown.
+  uint64_t LeaseRoom(SessionId session) const;
   // Adds what the lease held to `let_go`. Nothing when it is unknown, or was taken before.
   void TakeLease(SessionId session, LeaseId lease, LetGo* let_go);
   absl::Status CheckLease(SessionId session, LeaseId lease, absl::Time now) const;

@@ -1,4 +1,7 @@
 // Sessions, leases and what ends with them.
+#include <atomic>
+#include <thread>
+
 #include "core/limit.h"
 #include "tests/cache_server/store/store_harness.h"
 
@@ -62,6 +65,60 @@ TEST_F(LeaseTest, OneSessionLeasesNoMoreThanItsShareAndOthersPublishAndRead) {
     clock_.Advance(absl::Seconds(5));
   }
   EXPECT_EQ(Pinned(), 32 * 4096u);
+}
+
+TEST_F(LeaseTest, AMatchIsCutWhereTheShareOfItsSessionEnds) {
+  BlockStoreOptions options = HostOnly(64, 8);
+  options.leased_percent_per_session_max = 50;
+  OpenStore(options);
+  const auto first = ChainOf(ns_, 1, 20, /*shared=*/4), second = ChainOf(ns_, 2, 20, /*shared=*/4);
+  PublishChain(first);
+  PublishChain({second.begin() + 4, second.end()});
+  const auto match = [&](const std::vector<ChainLink>& chain) {
+    return store_->Match(session_, ns_, KeysOf(chain), {.lease = true});
+  };
+  const auto whole = match(first), cut = match(second);
+  ASSERT_TRUE(whole.ok() && cut.ok()) << whole.status() << cut.status();
+  EXPECT_EQ(whole->matched_count, 20u);
+  EXPECT_EQ(cut->matched_count, 16u) << "4 that are held already, and 12 that fit";
+  EXPECT_EQ(cut->host_blocks, 16u) << "of the matched";
+  EXPECT_EQ(cut->pending_count, 0u);
+  EXPECT_EQ(Pinned(), 32 * 4096u) << "the lease holds what was matched";
+  EXPECT_EQ(store_->stats().matched_keys, 36u);
+  EXPECT_EQ(Matched(second), 20u) << "a probe holds nothing, and is not cut";
+
+  const SessionId other = *store_->OpenSession("other");
+  EXPECT_EQ(store_->Match(other, ns_, KeysOf(second), {.lease = true})->matched_count, 20u);
+  store_->ReleaseLeases(session_, std::vector<LeaseId>{whole->lease, cut->lease});
+  EXPECT_EQ(match(first)->matched_count, 20u) << "what was given back is free";
+}
+
+// Matches of one session at the same time see the same room, and together take what there is.
+TEST_F(LeaseTest, MatchesAtOnceShareTheRoomOfTheirSession) {
+  constexpr int kThreadsCount = 4, kRoundsCount = 50;
+  BlockStoreOptions options = HostOnly(256, 8);
+  options.leased_percent_per_session_max = 50;
+  OpenStore(options);
+  std::vector<std::vector<ChainLink>> chains;
+  for (uint32_t seed = 0; seed < kThreadsCount; ++seed) {
+    chains.push_back(ChainOf(ns_, seed, 48));
+    PublishChain(chains.back());
+  }
+  for (int round = 0; round < kRoundsCount; ++round) {
+    std::atomic<int> ready_count{0};
+    std::vector<std::thread> threads;
+    for (const auto& chain : chains) {
+      threads.emplace_back([&] {
+        for (++ready_count; ready_count < kThreadsCount;) std::this_thread::yield();
+        (void)store_->Match(session_, ns_, KeysOf(chain), {.lease = true});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(Pinned(), 128 * 4096u) << "round " << round;
+    store_->EndSession(session_);
+    ASSERT_EQ(Pinned(), 0u);
+    session_ = *store_->OpenSession("next");
+  }
 }
 
 TEST_F(LeaseTest, ALeaseOfBlocksThatOnlyTheDiskHasCountsNothing) {

@@ -291,6 +291,9 @@ class ShardMatchTest : public MatchTest {
 
   void SetUp() override {
     MatchTest::SetUp();
+    OpenShards();
+  }
+  void OpenShards() {
     for (uint32_t i = 0; i < kShardsCount; ++i) {
       NamespaceSpec spec;
       spec.model = "sharded";
@@ -329,6 +332,22 @@ TEST_F(ShardMatchTest, RanksWithDifferentResidencyGetOneNumber) {
   EXPECT_EQ(result.host_blocks, 3u);
   EXPECT_EQ(Pinned(), BytesOf(3)) << "nothing is held beyond the common prefix";
   EXPECT_EQ(store_->stats().leases, 1u) << "one lease for all shards";
+  store_->ReleaseLeases(session_, {&result.lease, 1});
+  EXPECT_EQ(Pinned(), 0u);
+}
+
+TEST_F(ShardMatchTest, AMatchIsCutInAllShardsWhereTheShareOfItsSessionEnds) {
+  BlockStoreOptions options = options_;
+  options.leased_percent_per_session_max = 50;  // 32 pages
+  OpenStore(options);
+  namespaces_.clear();
+  chains_.clear();
+  OpenShards();
+  for (size_t i = 0; i < kShardsCount; ++i) PublishOf(i, 6);
+  const MatchResult result = MatchAll({.lease = true})->Get();
+  EXPECT_EQ(result.matched_count, 5u);
+  EXPECT_EQ(result.host_blocks, 5u);
+  EXPECT_EQ(Pinned(), BytesOf(5)) << "of all shards the same blocks";
   store_->ReleaseLeases(session_, {&result.lease, 1});
   EXPECT_EQ(Pinned(), 0u);
 }

@@ -124,23 +124,33 @@ void PublishPath::Withdraw(SessionId session, const NamespaceId& ns,
   }
 }
 
-// A block that only a dead disk has is one that nobody has: it may be computed and stored again.
+// A block that only a dead disk has is one that nobody has: it may be computed and stored again. As
+// in a drop its record is void first (recovery.cc); should the block stay after all, it is in the
+// index, and its record is not deleted.
 void PublishPath::ForgetUnreadable(const NamespaceInfo& ns, const BlockKey& key) {
   if (parts_.disk == nullptr || parts_.disk->health().is_readable()) return;
   IndexShard& shard = parts_.index.ShardOf(key);
+  // Its entry, if it is on disk only and not in use.
+  const auto find = [&]() IBID_NO_THREAD_SAFETY_ANALYSIS -> EntryId {
+    const EntryId id = shard.Find(ns.number, key);
+    if (id == kNoEntry) return kNoEntry;
+    const IndexEntry& entry = shard.Get(id);
+    const bool is_only_on_disk =
+        entry.is_on_disk() && !entry.is_in_host() && !entry.is_in_gpu() && !entry.is_filling();
+    return is_only_on_disk && !entry.is_in_use() ? id : kNoEntry;
+  };
+  {
+    MutexLock lock(shard.mutex);
+    if (find() == kNoEntry) return;
+  }
+  recovery_.Forget(ns.number, key);
   Aftermath after;
   {
     MutexLock lock(shard.mutex);
-    const EntryId id = shard.Find(ns.number, key);
+    const EntryId id = find();
     if (id == kNoEntry) return;
-    const IndexEntry& entry = shard.Get(id);
-    if (!entry.is_on_disk() || entry.is_in_host() || entry.is_in_gpu() || entry.is_filling() ||
-        entry.is_in_use()) {
-      return;
-    }
     after = residency_.Remove(shard, id);
   }
-  recovery_.Forget(ns.number, key);
   residency_.Finish(after);
 }
 

@@ -24,6 +24,8 @@ namespace {
 // In kOnDemotion mode this share of the host tier is kept free ahead of need.
 constexpr uint64_t kDemoteAheadDivisor = 16;
 constexpr int kClearTriesMax = 4;
+// How long a thread waits for others that empty extents, before it evicts on.
+constexpr absl::Duration kClearingWaitMax = absl::Seconds(1);
 
 }  // namespace
 
@@ -296,9 +298,9 @@ std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId own
   const uint32_t tries_max = 2 * parts_.arena->slots_per_extent_max() + 64;
   for (uint32_t i = 0; i < tries_max; ++i) {
     const std::optional<uint32_t> freed_pages = EvictOneFromHost(room == Room::kEvictClean);
-    if (freed_pages.has_value() && *freed_pages != slot_pages)
-      ClearHostExtent(*freed_pages, slot_pages);
-    page = parts_.arena->Allocate(slot_pages, owner);
+    page = freed_pages.value_or(slot_pages) == slot_pages
+               ? parts_.arena->Allocate(slot_pages, owner)
+               : AllocateByClearing(*freed_pages, slot_pages, owner);
     if (page.has_value() || !freed_pages.has_value()) return page;
   }
   return std::nullopt;
@@ -508,24 +510,50 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
   return is_accepted;
 }
 
+// Two at once would count the same free slots as room for what they move, and who went on evicting
+// meanwhile would evict for nothing. Holds no lock while it waits: moves wait for nobody.
+std::optional<uint32_t> Residency::AllocateByClearing(uint32_t victim_pages, uint32_t slot_pages,
+                                                      EntryId owner) {
+  {
+    const SteadyClock clock;
+    const absl::Time until = clock.Now() + kClearingWaitMax;
+    MutexLock lock(clearing_mutex_);
+    while (is_clearing_) {
+      const absl::Duration left = until - clock.Now();
+      if (left <= absl::ZeroDuration()) return std::nullopt;
+      clearing_ended_.WaitFor(clearing_mutex_, left);
+    }
+    is_clearing_ = true;
+  }
+  std::optional<uint32_t> page = parts_.arena->Allocate(slot_pages, owner);
+  if (!page.has_value()) {
+    ClearHostExtent(victim_pages, slot_pages);
+    page = parts_.arena->Allocate(slot_pages, owner);
+  }
+  {
+    MutexLock lock(clearing_mutex_);
+    is_clearing_ = false;
+  }
+  clearing_ended_.NotifyOne();
+  return page;
+}
+
 // Moves the blocks of the sparsest extent of one slot size into free slots of that size, so that
 // the extent can be cut anew. Nothing leaves the tier by it, so prefixes keep no holes.
 void Residency::ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages) {
-  if (is_clearing_.exchange(true)) return;
   std::vector<uint32_t> tried;
   for (int i = 0; i < kClearTriesMax; ++i) {
     const auto clearing = parts_.arena->BeginClear(victim_pages, wanted_pages, tried);
-    if (!clearing.has_value()) break;
+    if (!clearing.has_value()) return;
     bool is_clear = true;
     for (const ExtentAllocator::Slot& slot : clearing->slots) {
       is_clear = MoveInHost(slot.owner, slot.page, victim_pages);
       if (!is_clear) break;
     }
     parts_.arena->EndClear(clearing->extent);
-    if (is_clear) break;
+    if (is_clear) return;
     tried.push_back(clearing->extent);
   }
-  is_clearing_.store(false);
 }
 
 bool Residency::MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages) {

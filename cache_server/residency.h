@@ -128,6 +128,10 @@ class Residency {
   void TakeCopies(IndexEntry& entry, Aftermath* after);
   // Pages of the slot that was freed. Of the share of `beside` alone, if it is one.
   std::optional<uint32_t> EvictOneFromHost(bool clean_only, EntryId beside = kNoEntry);
+  // A slot of the host tier, if need be by emptying an extent of slots of `victim_pages`. One
+  // thread at a time does so; the others wait for what comes of it.
+  std::optional<uint32_t> AllocateByClearing(uint32_t victim_pages, uint32_t slot_pages,
+                                             EntryId owner);
   void ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);
 
@@ -139,7 +143,9 @@ class Residency {
   void DropOrphan(EntryId id);
 
   StoreParts& parts_;
-  std::atomic<bool> is_clearing_{false};
+  Mutex clearing_mutex_;
+  CondVar clearing_ended_;
+  bool is_clearing_ IBID_GUARDED_BY(clearing_mutex_) = false;
   // Queued to be written and evicted: of all, and of each owner.
   std::atomic<uint64_t> demoting_bytes_{0};
   Mutex demoting_mutex_;

@@ -1,5 +1,7 @@
 // Room in the host tier: who leaves, in which order, and what happens when nobody can.
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "tests/cache_server/store/store_harness.h"
 
@@ -124,6 +126,44 @@ TEST_F(RoomTest, AnotherBlockSizeGetsRoomThoughOldBlocksAreSpreadOverAllExtents)
   for (uint32_t i = 0; i < left; ++i) {
     const BlockKey key = ChainOf(ns_, 1, 64)[i].key;
     EXPECT_TRUE(HasRightBytes(*AcquireOne(key), key)) << "a block that was moved kept its bytes";
+  }
+}
+
+// Who waits while another empties an extent must not go on evicting: moving an extent takes as long
+// as evicting hundreds of blocks.
+TEST_F(RoomTest, TwoThreadsThatNeedAnExtentAtOnceEvictWhatTheyNeed) {
+  constexpr uint32_t kSmallPages = 128, kSlots = 16, kExtents = 16;
+  const NamespaceId large_ns = NamespaceOf("large");
+  for (int round = 0; round < 8; ++round) {
+    BlockStoreOptions options = HostOnly(kExtents * kSlots * kSmallPages, kSlots * kSmallPages);
+    options.eviction_policy = "lru";
+    OpenStore(options, kSmallPages);
+    ASSERT_TRUE(store_->OpenNamespace(large_ns, LayoutOfPages(kSlots * kSmallPages)).ok());
+    for (uint32_t i = 0; i < kExtents * kSlots; ++i) {
+      auto reservation = store_->Reserve(session_, ns_, ChainOf(ns_, i, 1)[0]);
+      ASSERT_TRUE(reservation.ok()) << reservation.status();
+      std::move(*reservation).Commit(0, 0, /*durable=*/false, [](const absl::Status&) {});
+    }
+    // The coldest are spread over all extents.
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      for (uint32_t extent = 0; extent < kExtents; ++extent) {
+        ASSERT_TRUE(AcquireOne(ChainOf(ns_, extent * kSlots + slot, 1)[0].key).ok());
+      }
+    }
+    std::atomic<int> ready_count{0};
+    absl::StatusOr<Reservation> reservations[2] = {absl::UnknownError(""), absl::UnknownError("")};
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        for (++ready_count; ready_count < 2;) std::this_thread::yield();
+        reservations[t] = store_->Reserve(session_, large_ns, ChainOf(large_ns, t, 1)[0]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& reservation : reservations) {
+      ASSERT_TRUE(reservation.ok()) << reservation.status();
+    }
+    EXPECT_LT(Host().evictions, 3 * kSlots) << "two extents, and a few that came between";
   }
 }
 

@@ -465,7 +465,7 @@ std::optional<uint32_t> DiskWriter::EvictFromDisk(EntryId beside) {
       parts_.book.Remove(TierName::kDisk, victim.id, victim.parent, victim.leaving);
       slot_pages = parts_.disk->FreeSlot(victim.page);
       parts_.counters.OnCopyOut(TierName::kDisk, victim.id, *parts_.clock);
-      parts_.counters.tier(TierName::kDisk).evictions[static_cast<int>(victim.reason)].Add();
+      parts_.counters.CountEviction(TierName::kDisk, ReasonOf(victim.reason, beside != kNoEntry));
     }
     {
       IndexShard& shard = parts_.index.ShardOf(victim.id);

@@ -56,6 +56,7 @@ void GpuMover::Offer(std::span<const EntryId> ids, std::span<const BlockKey> key
     for (; count < std::min(room, ids.size()); ++count) {
       wishes_.push_back(Wish{ids[count], keys[count]});
     }
+    parts_.gpu_moves_waiting += count;
   }
   if (count > 0) has_wishes_.NotifyOne();
   if (count < ids.size()) parts_.counters.skipped_promotions.Add(ids.size() - count);
@@ -76,6 +77,7 @@ bool GpuMover::WaitUntilIdle(absl::Duration timeout) {
 std::vector<GpuMover::Wish> GpuMover::TakeWishes() {
   std::vector<Wish> wishes;
   MutexLock lock(mutex_);
+  parts_.gpu_moves_waiting -= taken_count_;
   taken_count_ = 0;  // those taken last are granted
   if (wishes_.empty()) idle_.NotifyAll();
   while (wishes_.empty() && !is_stopping_) has_wishes_.Wait(mutex_);
@@ -256,7 +258,7 @@ std::optional<uint32_t> GpuMover::EvictOne(KeepPriority priority_max, EntryId be
     parts_.book.Remove(TierName::kGpu, id, parent, leaving);
     const uint32_t slot_pages = parts_.gpu->Free(gpu_page);
     parts_.counters.OnCopyOut(TierName::kGpu, id, *parts_.clock);
-    parts_.counters.tier(TierName::kGpu).evictions[static_cast<int>(reason)].Add();
+    parts_.counters.CountEviction(TierName::kGpu, ReasonOf(reason, beside != kNoEntry));
     residency_.EndBusy(id);
     return slot_pages;
   }

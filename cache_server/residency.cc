@@ -341,7 +341,7 @@ std::optional<uint32_t> Residency::EvictOneFromHost(bool clean_only, EntryId bes
     Prefetch(after.parent);
     const uint32_t slot_pages = parts_.arena->SlotPages(after.host_page);
     Finish(after);
-    parts_.counters.tier(TierName::kHost).evictions[static_cast<int>(reason)].Add();
+    parts_.counters.CountEviction(TierName::kHost, ReasonOf(reason, beside != kNoEntry));
     return slot_pages;
   }
 }
@@ -364,9 +364,7 @@ void Residency::EvictDemoted(EntryId id) {
     }
   }
   if (after.took_host) {
-    parts_.counters.tier(TierName::kHost)
-        .evictions[static_cast<int>(EvictionReason::kDemoted)]
-        .Add();
+    parts_.counters.CountEviction(TierName::kHost, EvictionReason::kDemoted);
   }
   Finish(after);
 }

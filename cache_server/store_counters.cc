@@ -6,7 +6,8 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
   if (registry == nullptr) return;
   MetricsRegistry& r = *registry;
   static constexpr const char* kTiers[] = {"host", "disk", "gpu"};
-  static constexpr const char* kReasons[] = {"room", "demoted", "lost"};
+  static constexpr const char* kReasons[kEvictionReasonsCount] = {"room", "demoted", "lost",
+                                                                  "quota", "quota_lost"};
   for (int tier = 0; tier < kTiersCount; ++tier) {
     tiers_[tier].residence_seconds = &MakeAgeHistogram(
         r, "ibid_store_residence_seconds",
@@ -14,7 +15,7 @@ StoreCounters::StoreCounters(MetricsRegistry* registry) {
     tiers_[tier].hits.Export(&MakeCounter(r, "ibid_store_hits_total",
                                           "Acquired blocks, by the tier they came from",
                                           {{"tier", kTiers[tier]}}));
-    for (int reason = 0; reason < 3; ++reason) {
+    for (int reason = 0; reason < kEvictionReasonsCount; ++reason) {
       tiers_[tier].evictions[reason].Export(
           &MakeCounter(r, "ibid_store_evictions_total", "Copies that left a tier by policy",
                        {{"tier", kTiers[tier]}, {"reason", kReasons[reason]}}));

@@ -32,22 +32,32 @@ class Tally {
 };
 
 enum class EvictionReason {
-  kRoom,
-  kDemoted,
-  kLost
-};  // has another copy; written first; the last copy
+  kRoom,       // another copy stays
+  kDemoted,    // was written, or copied down, first
+  kLost,       // the last copy
+  kQuota,      // as kRoom, to keep the quota of its tenant
+  kQuotaLost,  // as kLost, for that
+};
+inline constexpr int kEvictionReasonsCount = 5;
+// Of a copy that left for `reason`, or for that because of a quota.
+constexpr EvictionReason ReasonOf(EvictionReason reason, bool is_for_quota) {
+  if (!is_for_quota || reason == EvictionReason::kDemoted) return reason;
+  return reason == EvictionReason::kRoom ? EvictionReason::kQuota : EvictionReason::kQuotaLost;
+}
 
 struct TierCounters {
   static constexpr size_t kResidenceSamplesMax = 4'096;
 
   Tally hits;
-  std::array<Tally, 3> evictions;  // by EvictionReason
+  std::array<Tally, kEvictionReasonsCount> evictions;  // by EvictionReason
   std::atomic<int64_t> blocks{0};
   ResidenceSamples residence{kResidenceSamplesMax};
   prometheus::Histogram* residence_seconds = nullptr;
 
   uint64_t evictions_count() const {
-    return evictions[0].value() + evictions[1].value() + evictions[2].value();
+    uint64_t count = 0;
+    for (const Tally& tally : evictions) count += tally.value();
+    return count;
   }
 };
 
@@ -62,6 +72,9 @@ class StoreCounters {
   uint64_t requested_blocks() const {
     return tiers_[0].hits.value() + tiers_[1].hits.value() + tiers_[2].hits.value() +
            missed_blocks.value();
+  }
+  void CountEviction(TierName name, EvictionReason reason) {
+    tier(name).evictions[static_cast<int>(reason)].Add();
   }
   // A copy of the block came into the tier, or has left it.
   void OnCopyIn(TierName name, EntryId id, const Clock& clock);

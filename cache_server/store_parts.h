@@ -95,6 +95,7 @@ struct StoreParts {
   DiskWorkQueue disk_queue;
   MatchWaits waits;
   std::atomic<uint32_t> disk_reads_waiting{0};    // somebody waits for each; the disk writer yields
+  std::atomic<uint64_t> gpu_moves_waiting{0};     // queued for the gpu mover, or in its hands
   std::atomic<bool> has_misplaced_blocks{false};  // of owners that changed, or whose quotas did
   std::atomic<bool> is_refusing_blocks{false};  // no offer is wanted, nothing is reserved any more
 };

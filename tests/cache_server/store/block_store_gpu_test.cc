@@ -26,6 +26,29 @@ TEST_F(GpuTest, WhatThePromotionQueueHasNoRoomForIsLeftOutAndCounted) {
   store_.reset();  // before the registry
 }
 
+TEST_F(GpuTest, AGaugeSaysHowManyBlocksWaitForTheGpuTier) {
+  MetricsRegistry registry;
+  BlockStoreOptions options = WithGpu(HostOnly(32, 8), 32);
+  options.metrics = &registry;
+  OpenStore(options);
+  const auto says = [&](const char* line) {
+    store_->RunMaintenance();
+    return SerializeMetrics(registry).find(line) != std::string::npos;
+  };
+  const auto chain = ChainOf(ns_, 1, 20);
+  PublishChain(chain);
+  EXPECT_TRUE(says("\nibid_store_gpu_queue_depth 0\n"));
+  faults_.writes.Hold();
+  ASSERT_TRUE(store_->Match(session_, ns_, KeysOf(chain), {.lease = true}).ok());
+  EXPECT_TRUE(says("\nibid_store_gpu_queue_depth 20\n"));
+  ASSERT_TRUE(Becomes([&] { return faults_.writes.held_count > 0; }));
+  EXPECT_TRUE(says("\nibid_store_gpu_queue_depth 20\n")) << "they are on their way";
+  faults_.writes.Release();
+  ASSERT_TRUE(Flush());
+  EXPECT_TRUE(says("\nibid_store_gpu_queue_depth 0\n"));
+  store_.reset();  // before the registry
+}
+
 TEST_F(GpuTest, BlocksThatAreAskedForAgainGetACopyInTheGpuTier) {
   OpenStore(WithGpu(HostOnly(16, 8), 8));
   const auto chain = ChainOf(ns_, 1, 4);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cache_server/gpu_tier.h"
+#include "cache_server/tenant_table.h"
 #include "core/device_memory.h"
 #include "core/metrics.h"
 #include "tests/cache_server/store/watch_picture.h"
@@ -18,7 +19,8 @@ struct Tiers {
   size_t host_pages, disk_pages;  // 0: no disk tier
   DiskWriteMode mode;
   bool can_evict;
-  size_t gpu_pages = 0;  // 0: no gpu tier
+  size_t gpu_pages = 0;    // 0: no gpu tier
+  bool has_quota = false;  // half of each tier, for the one tenant
 };
 
 void PrintTo(const Tiers& tiers, std::ostream* out) { *out << tiers.name; }
@@ -41,6 +43,13 @@ class MetricsTest : public StoreFixture, public ::testing::WithParamInterface<Ti
     }
     OpenStore(options);
     WaitForRecovery();
+    if (tiers.has_quota) {
+      TenantQuota quota;
+      quota.host_bytes_max = tiers.host_pages * 4096 / 2;
+      quota.disk_bytes_max = tiers.disk_pages * 4096 / 2;
+      quota.gpu_bytes_max = tiers.gpu_pages * 4096 / 2;
+      ASSERT_TRUE(store_->tenants().SetQuota("", quota).ok());
+    }
     watch_ = WatchOf(*store_);
   }
 
@@ -175,9 +184,18 @@ TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
       return Metric("ibid_store_" + name + "{tier=\"" + tier + "\"}");
     };
     double evicted = 0;
-    for (const std::string reason : {"room", "demoted", "lost"}) {
-      evicted +=
+    std::map<std::string, double> evicted_for;
+    for (const std::string reason : {"room", "demoted", "lost", "quota", "quota_lost"}) {
+      evicted_for[reason] =
           Metric("ibid_store_evictions_total{reason=\"" + reason + "\",tier=\"" + tier + "\"}");
+      evicted += evicted_for[reason];
+    }
+    // At half of the tier a quota is the only reason for anything to leave.
+    if (!GetParam().has_quota) {
+      EXPECT_EQ(evicted_for["quota"] + evicted_for["quota_lost"], 0);
+    } else if (TierOf(store_->stats(), tier).bytes_max > 0) {
+      EXPECT_GT(evicted_for["quota"] + evicted_for["quota_lost"], 0) << tier;
+      EXPECT_EQ(evicted_for["room"] + evicted_for["lost"], 0) << tier;
     }
     if (tier == "gpu" && GetParam().gpu_pages == 0) continue;
     const BlockTierStats stats = TierOf(store_->stats(), tier);
@@ -205,17 +223,19 @@ TEST_P(MetricsTest, BlocksThatLeftAndBlocksThatStayAreAllThatCame) {
 
 INSTANTIATE_TEST_SUITE_P(
     AllTiers, MetricsTest,
-    ::testing::Values(Tiers{"HostOnly", 512, 0, DiskWriteMode::kThrough, false},
-                      Tiers{"TinyHost", 64, 0, DiskWriteMode::kThrough, true},
-                      Tiers{"HostAndDiskThrough", 64, 512, DiskWriteMode::kThrough, true},
-                      Tiers{"HostAndDiskOnDemotion", 64, 512, DiskWriteMode::kOnDemotion, true},
-                      Tiers{"HostAndDiskOnSecondUse", 64, 512, DiskWriteMode::kOnSecondUse, true},
-                      Tiers{"BothTiny", 48, 96, DiskWriteMode::kThrough, true},
-                      Tiers{"GpuAndHost", 64, 0, DiskWriteMode::kThrough, true, 48},
-                      Tiers{"ThreeTiers", 48, 512, DiskWriteMode::kThrough, true, 32},
-                      Tiers{"ThreeTiersOnDemotion", 48, 512, DiskWriteMode::kOnDemotion, true, 32},
-                      Tiers{"ThreeTiersOnSecondUse", 48, 512, DiskWriteMode::kOnSecondUse, true,
-                            32}),
+    ::testing::Values(
+        Tiers{"HostOnly", 512, 0, DiskWriteMode::kThrough, false},
+        Tiers{"TinyHost", 64, 0, DiskWriteMode::kThrough, true},
+        Tiers{"HostAndDiskThrough", 64, 512, DiskWriteMode::kThrough, true},
+        Tiers{"HostAndDiskOnDemotion", 64, 512, DiskWriteMode::kOnDemotion, true},
+        Tiers{"HostAndDiskOnSecondUse", 64, 512, DiskWriteMode::kOnSecondUse, true},
+        Tiers{"BothTiny", 48, 96, DiskWriteMode::kThrough, true},
+        Tiers{"GpuAndHost", 64, 0, DiskWriteMode::kThrough, true, 48},
+        Tiers{"ThreeTiers", 48, 512, DiskWriteMode::kThrough, true, 32},
+        Tiers{"ThreeTiersOnDemotion", 48, 512, DiskWriteMode::kOnDemotion, true, 32},
+        Tiers{"ThreeTiersOnSecondUse", 48, 512, DiskWriteMode::kOnSecondUse, true, 32},
+        Tiers{"HostAtAQuota", 64, 0, DiskWriteMode::kThrough, true, 0, true},
+        Tiers{"ThreeTiersAtAQuota", 48, 256, DiskWriteMode::kThrough, true, 32, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 using StatsTest = StoreFixture;

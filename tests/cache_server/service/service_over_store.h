@@ -71,19 +71,20 @@ class ServiceOverStore : public StoreFixture {
     return 0;
   }
 
-  v1::BlockFrame FrameOf(const ChainLink& link, bool is_durable) const {
+  v1::PublishRequest PublishOf(const ChainLink& link, bool is_durable) const {
     const std::vector<std::byte> payload = PayloadOf(link.key, layout_.PayloadBytes());
-    v1::BlockFrame frame;
-    frame.set_session_id(session_.value);
-    frame.set_namespace_id(DigestString(ns_.digest));
-    frame.set_durable(is_durable);
+    v1::PublishRequest request;
+    request.set_session_id(session_.value);
+    request.set_namespace_id(DigestString(ns_.digest));
+    request.set_durable(is_durable);
+    v1::BlockFrame& frame = *request.add_frames();
     frame.set_key(DigestString(link.key.digest));
     frame.set_parent(DigestString(link.parent.digest));
     frame.set_token_count(link.token_count);
     frame.set_position(link.position);
     frame.set_checksum(Checksum(payload));
     frame.set_payload(payload.data(), payload.size());
-    return frame;
+    return request;
   }
 
   static AdminServiceOptions NothingOnRequest() {

@@ -78,7 +78,7 @@ class SlowDiskTest : public ServiceOverStore {
   // Blocks that a publisher waits for to be on disk, where nothing is written now.
   struct StalledPublish {
     grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReaderWriter<v1::BlockFrame, v1::PublishResult>> stream;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>> stream;
   };
   std::unique_ptr<StalledPublish> StartStalledPublish(const std::vector<ChainLink>& chain) {
     faults_->writes_stall = true;
@@ -86,7 +86,7 @@ class SlowDiskTest : public ServiceOverStore {
     SetTimeout(kPatience, &publish->context);
     publish->stream = stub_->Publish(&publish->context);
     for (const ChainLink& link : chain) {
-      EXPECT_TRUE(publish->stream->Write(FrameOf(link, /*is_durable=*/true)));
+      EXPECT_TRUE(publish->stream->Write(PublishOf(link, /*is_durable=*/true)));
     }
     EXPECT_TRUE(
         Eventually([&] { return faults_->writes_count > 0 && Host().blocks == chain.size(); }));
@@ -154,15 +154,18 @@ TEST_F(SlowDiskTest, ADurablePublishWhoseSessionHasEndedIsStoredAndAnswered) {
   store_->EndSession(session_);
   EXPECT_EQ(Matched(chain), chain.size());
   faults_->writes_stall = false;
-  v1::PublishResult result;
-  for (size_t i = 0; i < chain.size(); ++i) {
-    ASSERT_TRUE(publish->stream->Read(&result));
-    EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+  v1::PublishResponse response;
+  for (size_t answered = 0; answered < chain.size();) {
+    ASSERT_TRUE(publish->stream->Read(&response));
+    for (const v1::PublishResult& result : response.results()) {
+      EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+      ++answered;
+    }
   }
   ExpectAllIsStored(chain);
   // What the session sends later is nobody's.
-  EXPECT_TRUE(publish->stream->Write(FrameOf(ChainOf(ns_, 2, 1)[0], /*is_durable=*/true)));
-  EXPECT_FALSE(publish->stream->Read(&result));
+  EXPECT_TRUE(publish->stream->Write(PublishOf(ChainOf(ns_, 2, 1)[0], /*is_durable=*/true)));
+  EXPECT_FALSE(publish->stream->Read(&response));
   EXPECT_EQ(publish->stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   ExpectNothingHoldsThem(chain);
 }

@@ -15,6 +15,7 @@
 #include "cache_server/block_store.h"
 #include "cache_server/service_state.h"
 #include "core/metrics.h"
+#include "transport/limits.h"
 
 namespace ibid {
 
@@ -22,6 +23,7 @@ struct CacheServiceOptions {
   BlockStore* store = nullptr;  // must outlive the service and all that WaitForNoHolds waits for
   absl::Duration session_ttl = absl::Seconds(15);
   absl::Duration lease_ttl = absl::Seconds(30);
+  absl::Duration wait_pending_max = kWaitPendingMax;  // of one match; tests give less
   std::string version;
   MetricsRegistry* metrics = nullptr;  // null: none are kept
 };

@@ -84,7 +84,8 @@ class MatchCall final : public grpc::ServerUnaryReactor {
     options.first_position = request.first_position();
     options.is_part = request.is_part();
     options.is_repeat = request.is_repeat();
-    options.wait_pending = std::min(absl::Milliseconds(request.wait_pending_ms()), kWaitPendingMax);
+    options.wait_pending =
+        std::min(absl::Milliseconds(request.wait_pending_ms()), state_->wait_pending_max);
     // gRPC tells of the end of a call only after the handler, which calls this, has returned.
     wait_ = state_->store
                 ->StartMatch(

@@ -60,6 +60,7 @@ struct ServiceState {
   absl::Duration heartbeat;
   absl::Duration stalled_max;  // a fetch whose client takes nothing for so long is over
   absl::Duration lease_ttl;
+  absl::Duration wait_pending_max;  // a match waits no longer, whatever it asks for
   std::shared_ptr<HoldCount> holds = std::make_shared<HoldCount>();
   RpcMetrics metrics;
 

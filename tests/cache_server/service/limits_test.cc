@@ -165,6 +165,24 @@ TEST_F(LimitsTest, MoreDropsThanMayWaitAreRefused) {
   EXPECT_EQ(Disk().used_bytes, 0u);
 }
 
+TEST_F(LimitsTest, AMatchWaitsNoLongerThanTheLimitWhateverItAsksFor) {
+  service_options_.wait_pending_max = absl::Milliseconds(100);
+  OpenAll(HostOnly(8, 8));
+  const auto keys = KeysOf(ChainOf(ns_, 1, 1));
+  ASSERT_EQ(store_->Offer(session_, ns_, keys)->front(), OfferState::kWanted);
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  v1::MatchRequest request;
+  request.set_namespace_id(DigestString(ns_.digest));
+  request.set_keys(EncodeKeys(keys));
+  request.set_wait_pending_ms(absl::ToInt64Milliseconds(absl::Hours(1)));
+  v1::MatchResponse response;
+  const grpc::Status status = stub_->Match(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.matched_count(), 0u);
+  EXPECT_EQ(response.pending_count(), 1u) << "nobody has sent it";
+}
+
 TEST_F(LimitsTest, CallsBeyondTheStreamsOfAConnectionWaitAtTheClient) {
   constexpr size_t kBeyond = 8;
   OpenAll(HostOnly(8, 8));

@@ -30,10 +30,9 @@ class ServiceOverStore : public StoreFixture {
     OpenStore(options);
     if (HasFatalFailure()) return;
     WaitForRecovery();
-    CacheServiceOptions service_options;
-    service_options.store = store_.get();
-    service_options.metrics = &metrics_;
-    service_ = CacheService::Create(service_options);
+    service_options_.store = store_.get();
+    service_options_.metrics = &metrics_;
+    service_ = CacheService::Create(service_options_);
     admin_options_.state = service_->state();
     admin_ = AdminService::Create(admin_options_);
     grpc::Service* const services[] = {service_->grpc_service(), admin_->grpc_service()};
@@ -97,6 +96,7 @@ class ServiceOverStore : public StoreFixture {
 
   MetricsRegistry metrics_;
   std::shared_ptr<DiskFaults> faults_ = std::make_shared<DiskFaults>();
+  CacheServiceOptions service_options_;
   AdminServiceOptions admin_options_ = NothingOnRequest();
   std::unique_ptr<CacheService> service_;
   std::unique_ptr<AdminService> admin_;

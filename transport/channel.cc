@@ -35,6 +35,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(absl::string_view add
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_interval));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options.keepalive_timeout));
   arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
+  // gRPC 1.51 aborts the process in its retries when trailers come without a status, as a flipped
+  // bit makes them. Who calls through this tries again where that makes sense.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Neither the environment's HTTP proxy nor TXT records decide where KV blocks go.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);

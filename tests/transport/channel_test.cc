@@ -1,12 +1,16 @@
 #include "transport/channel.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/clock.h"
@@ -55,6 +59,94 @@ std::unique_ptr<CacheChannel> ChannelTo(const std::string& address,
   auto channel = CacheChannel::Create(address, options);
   EXPECT_TRUE(channel.ok()) << channel.status();
   return *std::move(channel);
+}
+
+// Speaks just enough HTTP/2 to answer each request of one connection with headers, and with
+// trailers that lack grpc-status: what a bit that flips on the wire makes of them.
+class NoStatusServer {
+ public:
+  NoStatusServer() : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in where = {};
+    where.sin_family = AF_INET;
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(where);
+    auto* const address = reinterpret_cast<sockaddr*>(&where);
+    EXPECT_EQ(bind(listener_, address, length), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    EXPECT_EQ(getsockname(listener_, address, &length), 0);
+    port_ = ntohs(where.sin_port);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~NoStatusServer() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  enum FrameType : uint8_t { kHeaders = 1, kSettings = 4 };
+  static constexpr uint8_t kEndStream = 1, kAck = 1, kEndHeaders = 4;
+
+  void Serve() {
+    const int peer = accept(listener_, nullptr, nullptr);
+    if (peer < 0) return;
+    std::string preface(24, 0), frame(9, 0);
+    bool is_open = Receive(peer, &preface);
+    Send(peer, kSettings, 0, 0, "");
+    while (is_open && Receive(peer, &frame)) {
+      const auto byte = [&](int at) {
+        return static_cast<uint32_t>(static_cast<uint8_t>(frame[at]));
+      };
+      std::string payload(byte(0) << 16 | byte(1) << 8 | byte(2), 0);
+      const uint32_t stream = byte(5) << 24 | byte(6) << 16 | byte(7) << 8 | byte(8);
+      is_open = Receive(peer, &payload);
+      if (byte(3) == kSettings && (byte(4) & kAck) == 0) Send(peer, kSettings, kAck, 0, "");
+      if (byte(3) != kHeaders) continue;
+      // HPACK: ":status: 200" by its index, the rest literal and not indexed.
+      Send(peer, kHeaders, kEndHeaders, stream,
+           "\x88" + Literal("content-type", "application/grpc"));
+      Send(peer, kHeaders, kEndHeaders | kEndStream, stream, Literal("grpc-statut", "0"));
+    }
+    close(peer);
+  }
+
+  static std::string Literal(const std::string& name, const std::string& value) {
+    return std::string(1, '\0') + static_cast<char>(name.size()) + name +
+           static_cast<char>(value.size()) + value;
+  }
+  static bool Receive(int peer, std::string* bytes) {
+    return bytes->empty() || recv(peer, bytes->data(), bytes->size(), MSG_WAITALL) ==
+                                 static_cast<ssize_t>(bytes->size());
+  }
+  static void Send(int peer, FrameType type, uint8_t flags, uint32_t stream,
+                   const std::string& payload) {
+    const std::string head = {0,
+                              0,
+                              static_cast<char>(payload.size()),
+                              static_cast<char>(type),
+                              static_cast<char>(flags),
+                              static_cast<char>(stream >> 24),
+                              static_cast<char>(stream >> 16),
+                              static_cast<char>(stream >> 8),
+                              static_cast<char>(stream)};
+    const std::string bytes = head + payload;
+    (void)send(peer, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+
+  const int listener_;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+// gRPC 1.51 aborts the process in its retries when it looks for a status that is not there.
+TEST(ChannelTest, AnAnswerWithoutAStatusIsAnError) {
+  NoStatusServer server;
+  const auto channel = ChannelTo(server.address());
+  ASSERT_TRUE(channel->WaitUntilConnected(kPatience));
+  const auto stats = channel->GetStats(kPatience);
+  EXPECT_FALSE(stats.ok());
+  EXPECT_FALSE(absl::IsDeadlineExceeded(stats.status())) << stats.status();
 }
 
 TEST(StatusConversionTest, EveryCodeKeepsItsMeaningBothWays) {

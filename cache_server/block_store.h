@@ -225,8 +225,9 @@ class BlockStore {
   // Reservations that were made can be committed. TakeBlocks undoes it.
   void RefuseBlocks();
   void TakeBlocks();
-  // Writes to disk what only the host and the gpu tier have, starts of chains first, as much as the
-  // disk tier has room for: what `timeout` leaves out are ends of chains. Copies in memory stay.
+  // Writes to disk what only the host and the gpu tier have, pinned blocks first, then starts of
+  // chains, as much as the disk tier has room for: what `timeout` leaves out are ends of chains.
+  // Copies in memory stay.
   // Looks each 100 ms whether it `is_stopped`. Blocks its thread.
   KeepResult KeepOnDisk(absl::Duration timeout, const std::function<bool()>& is_stopped = nullptr);
 

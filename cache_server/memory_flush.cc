@@ -51,12 +51,19 @@ std::vector<MemoryFlush::Block> MemoryFlush::BlocksThat(Wanted wanted) {
         IndexEntry& entry = shard.Get(id);
         if (!wanted(entry)) continue;
         ++entry.refs;
-        blocks.push_back({id, entry.details().position, entry.ns});
+        // Of the pinned ones it is asked below, without the shard's lock.
+        const auto priority = entry.Has(kPinned) ? KeepPriority::kLow : KeepPriority::kNone;
+        blocks.push_back({id, entry.details().position, entry.ns, priority});
       }
     }
   }
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [](const Block& a, const Block& b) { return a.position < b.position; });
+  for (Block& block : blocks) {
+    if (block.priority == KeepPriority::kNone) continue;
+    block.priority = parts_.book.priority(TierName::kHost, block.id);
+  }
+  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
+    return a.priority != b.priority ? a.priority > b.priority : a.position < b.position;
+  });
   return blocks;
 }
 

@@ -26,6 +26,7 @@ class MemoryFlush {
     EntryId id;
     uint32_t position;
     uint32_t ns;
+    KeepPriority priority;
   };
 
   // More than the tier, or the quota of an owner, can hold would wash out what was written first.
@@ -37,7 +38,8 @@ class MemoryFlush {
 
   static bool IsInHostOnly(const IndexEntry& entry);
   static bool IsInGpuOnly(const IndexEntry& entry);
-  // In order of their position. One reference is counted for each.
+  // Those of the highest priority first, as they would be the last to be evicted; of one priority
+  // in order of their position. One reference is counted for each.
   std::vector<Block> BlocksThat(Wanted wanted);
   // The disk writer is told of the blocks; those that only the gpu tier has are copied down first.
   void Write(const std::vector<Block>& blocks, bool from_gpu, absl::Time until,

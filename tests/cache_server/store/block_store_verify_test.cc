@@ -191,6 +191,21 @@ TEST_F(VerifyTest, WhereTheDiskIsSmallerTheStartsOfChainsAreKept) {
   for (const auto& chain : chains) EXPECT_GE(Matched(chain), 3u);
 }
 
+TEST_F(VerifyTest, WhereTheDiskIsSmallerPinnedBlocksAreKeptByTheirPriority) {
+  OpenStore(Options(DiskWriteMode::kOnSecondUse, /*disk_pages=*/32));
+  const auto low = ChainOf(ns_, 1, 20), high = ChainOf(ns_, 2, 20);
+  PublishChain(low);
+  PublishChain(high);
+  ASSERT_TRUE(store_->Pin({1}, ns_, KeysOf(low), {KeepPriority::kLow}).ok());
+  ASSERT_TRUE(store_->Pin({2}, ns_, KeysOf(high), {KeepPriority::kHigh}).ok());
+  for (uint32_t seed = 3; seed < 23; ++seed) PublishChain(ChainOf(ns_, seed, 1));
+  ASSERT_EQ(Disk().blocks, 0u);
+  store_->KeepOnDisk(absl::Seconds(30));
+  Reopen();
+  EXPECT_EQ(Matched(high), 20u);
+  EXPECT_EQ(Matched(low), 12u) << "and its start";
+}
+
 TEST_F(VerifyTest, KeepOnDiskSaysWhatAFailingDiskLeavesBehind) {
   OpenStore(Options(DiskWriteMode::kOnDemotion));
   PublishChain(ChainOf(ns_, 1, 20));

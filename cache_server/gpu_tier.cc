@@ -25,50 +25,8 @@ absl::Status Await(const Begin& begin) {
 }  // namespace
 
 GpuTier::GpuTier(std::unique_ptr<DeviceMemory> memory, uint64_t extent_bytes)
-    : slots_(memory->bytes(), extent_bytes), memory_(std::move(memory)) {
+    : TierSlots(memory->bytes(), extent_bytes), memory_(std::move(memory)) {
   IBID_CHECK(memory_->streams_count() >= kStreamsCount) << memory_->streams_count();
-}
-
-bool GpuTier::CanEverFit(uint32_t slot_pages) const {
-  MutexLock lock(mutex_);
-  return slots_.CanEverFit(slot_pages);
-}
-
-std::optional<uint32_t> GpuTier::Allocate(uint32_t slot_pages, uint32_t owner) {
-  MutexLock lock(mutex_);
-  return slots_.Allocate(slot_pages, owner);
-}
-
-uint32_t GpuTier::Free(uint32_t page) {
-  MutexLock lock(mutex_);
-  return slots_.Free(page);
-}
-
-uint32_t GpuTier::SlotPages(uint32_t page) const {
-  MutexLock lock(mutex_);
-  return slots_.SlotPages(page);
-}
-
-std::optional<ExtentAllocator::Clearing> GpuTier::BeginClear(uint32_t victim_pages,
-                                                             uint32_t wanted_pages,
-                                                             std::span<const uint32_t> except) {
-  MutexLock lock(mutex_);
-  return slots_.BeginClear(victim_pages, wanted_pages, except);
-}
-
-void GpuTier::EndClear(uint32_t extent) {
-  MutexLock lock(mutex_);
-  slots_.EndClear(extent);
-}
-
-ExtentAllocator::Usage GpuTier::usage() const {
-  MutexLock lock(mutex_);
-  return slots_.usage();
-}
-
-uint32_t GpuTier::slots_per_extent_max() const {
-  MutexLock lock(mutex_);
-  return slots_.slots_per_extent_max();
 }
 
 void GpuTier::Write(uint32_t page, ByteView from, DeviceMemory::Done done) {

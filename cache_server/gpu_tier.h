@@ -11,34 +11,19 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
-#include <span>
 
 #include "absl/status/status.h"
-#include "cache_server/extent_allocator.h"
+#include "cache_server/tier_slots.h"
 #include "core/device_memory.h"
-#include "core/mutex.h"
 
 namespace ibid {
 
-class GpuTier {
+class GpuTier : public TierSlots {
  public:
   static constexpr uint32_t kStreamsCount = 3;
 
   // REQUIRES: `memory` has kStreamsCount streams.
   GpuTier(std::unique_ptr<DeviceMemory> memory, uint64_t extent_bytes);
-
-  // See ExtentAllocator.
-  bool CanEverFit(uint32_t slot_pages) const IBID_EXCLUDES(mutex_);
-  std::optional<uint32_t> Allocate(uint32_t slot_pages, uint32_t owner) IBID_EXCLUDES(mutex_);
-  uint32_t Free(uint32_t page) IBID_EXCLUDES(mutex_);
-  uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
-  std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
-                                                      std::span<const uint32_t> except)
-      IBID_EXCLUDES(mutex_);
-  void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
-  ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
-  uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
 
   // `from` must stay as it is until `done`. Errors, of all three: Unavailable (the device failed).
   void Write(uint32_t page, ByteView from, DeviceMemory::Done done);
@@ -48,8 +33,6 @@ class GpuTier {
   DeviceMemory& memory() { return *memory_; }
 
  private:
-  mutable Mutex mutex_;
-  ExtentAllocator slots_ IBID_GUARDED_BY(mutex_);
   const std::unique_ptr<DeviceMemory> memory_;
 };
 

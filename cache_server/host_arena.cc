@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes, uin
 }
 
 HostArena::HostArena(HostMemory memory, uint64_t extent_bytes, bool is_populated)
-    : memory_(std::move(memory)), slots_(memory_.size(), extent_bytes) {
+    : TierSlots(memory.size(), extent_bytes), memory_(std::move(memory)) {
   if (!is_populated) return;
   populate_thread_ = std::thread([this] { Populate(); });
   pthread_setname_np(populate_thread_.native_handle(), "ibid-populate");
@@ -57,48 +57,6 @@ void HostArena::Populate() {
     (void)madvise(memory_.begin() + at, bytes, kPopulateWrite);
   }
   is_populated_.store(true, std::memory_order_release);
-}
-
-bool HostArena::CanEverFit(uint32_t slot_pages) const {
-  MutexLock lock(mutex_);
-  return slots_.CanEverFit(slot_pages);
-}
-
-std::optional<uint32_t> HostArena::Allocate(uint32_t slot_pages, uint32_t owner) {
-  MutexLock lock(mutex_);
-  return slots_.Allocate(slot_pages, owner);
-}
-
-uint32_t HostArena::Free(uint32_t page) {
-  MutexLock lock(mutex_);
-  return slots_.Free(page);
-}
-
-uint32_t HostArena::SlotPages(uint32_t page) const {
-  MutexLock lock(mutex_);
-  return slots_.SlotPages(page);
-}
-
-std::optional<ExtentAllocator::Clearing> HostArena::BeginClear(uint32_t victim_pages,
-                                                               uint32_t wanted_pages,
-                                                               std::span<const uint32_t> except) {
-  MutexLock lock(mutex_);
-  return slots_.BeginClear(victim_pages, wanted_pages, except);
-}
-
-void HostArena::EndClear(uint32_t extent) {
-  MutexLock lock(mutex_);
-  slots_.EndClear(extent);
-}
-
-ExtentAllocator::Usage HostArena::usage() const {
-  MutexLock lock(mutex_);
-  return slots_.usage();
-}
-
-uint32_t HostArena::slots_per_extent_max() const {
-  MutexLock lock(mutex_);
-  return slots_.slots_per_extent_max();
 }
 
 }  // namespace ibid

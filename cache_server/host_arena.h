@@ -7,36 +7,21 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
-#include <span>
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "cache_server/extent_allocator.h"
+#include "cache_server/tier_slots.h"
 #include "core/host_memory.h"
-#include "core/mutex.h"
 
 namespace ibid {
 
-class HostArena {
+class HostArena : public TierSlots {
  public:
   // Without `is_populated` the system gives each page at its first touch. Errors: ResourceExhausted
   // (the system has not so much memory).
   static absl::StatusOr<std::unique_ptr<HostArena>> Create(uint64_t bytes, uint64_t extent_bytes,
                                                            bool is_populated = true);
   ~HostArena();
-
-  // See ExtentAllocator.
-  bool CanEverFit(uint32_t slot_pages) const IBID_EXCLUDES(mutex_);
-  std::optional<uint32_t> Allocate(uint32_t slot_pages, uint32_t owner) IBID_EXCLUDES(mutex_);
-  uint32_t Free(uint32_t page) IBID_EXCLUDES(mutex_);
-  uint32_t SlotPages(uint32_t page) const IBID_EXCLUDES(mutex_);
-  std::optional<ExtentAllocator::Clearing> BeginClear(uint32_t victim_pages, uint32_t wanted_pages,
-                                                      std::span<const uint32_t> except)
-      IBID_EXCLUDES(mutex_);
-  void EndClear(uint32_t extent) IBID_EXCLUDES(mutex_);
-  ExtentAllocator::Usage usage() const IBID_EXCLUDES(mutex_);
-  uint32_t slots_per_extent_max() const IBID_EXCLUDES(mutex_);
 
   MutableByteView View(uint32_t page, uint64_t bytes) {
     return memory_.view().subspan(size_t{page} * kPageBytes, bytes);
@@ -53,8 +38,6 @@ class HostArena {
   void Populate();
 
   HostMemory memory_;
-  mutable Mutex mutex_;
-  ExtentAllocator slots_ IBID_GUARDED_BY(mutex_);
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> is_populated_{false};
   std::thread populate_thread_;

@@ -82,7 +82,8 @@ class Reservation {
   // while it filled the payload: they must be equal. With `durable`, `done` is called once the
   // block is on the disk tier (Unavailable when it cannot be), else before Commit returns. Errors
   // to `done`: DataLoss (checksums differ), FailedPrecondition (the session or the namespace is
-  // gone). REQUIRES: called at most once.
+  // gone), Aborted (the reservation expired, or another has taken the block over). REQUIRES: called
+  // at most once.
   void Commit(uint64_t checksum, uint64_t computed, bool durable,
               std::function<void(absl::Status)> done) &&;
 

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kLogPeriodSeconds = 10;
 // How far an offer asks memory ahead for the places of its keys in the index.
 constexpr size_t kPrefetchedKeys = 8;
+// Keys of an offer that are booked with one reading of the clock.
+constexpr size_t kKeysPerReading = 64;
 
 absl::Status UnknownNamespace(const NamespaceId& ns) {
   return absl::FailedPreconditionError(
@@ -49,8 +51,9 @@ absl::StatusOr<std::vector<OfferState>> PublishPath::Offer(SessionId session, co
   std::vector<OfferState> states;
   states.reserve(keys.size());
   std::vector<EntryId> used;
-  const Offerer by = OffererOf(session, *info);
+  Offerer by = OffererOf(session, *info);
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (i % kKeysPerReading == 0) by.now = parts_.Now();
     if (i + kPrefetchedKeys < keys.size()) {
       parts_.index.PrefetchPlace(info->number, keys[i + kPrefetchedKeys]);
     }
@@ -71,14 +74,15 @@ absl::StatusOr<ClaimResult> PublishPath::Claim(SessionId session, const Namespac
   IBID_ASSIGN_OR_RETURN(const NamespacePtr info, Admit(session, ns, keys.size()));
   ClaimResult result;
   if (parts_.is_refusing_blocks) return ClaimResult{0, OfferState::kRejected};
-  const Offerer by = OffererOf(session, *info);
-  for (const BlockKey& key : keys) {
+  Offerer by = OffererOf(session, *info);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i % kKeysPerReading == 0) by.now = parts_.Now();
     EntryId used = kNoEntry;
     bool must_write = false;
-    result.refusal = OfferOne(by, key, &used, &must_write);
+    result.refusal = OfferOne(by, keys[i], &used, &must_write);
     if (result.refusal == OfferState::kPending && by.can_publish &&
-        RevokeStale(*info, key, by.now - take_over_after)) {
-      result.refusal = OfferOne(by, key, &used, &must_write);
+        RevokeStale(*info, keys[i], by.now - take_over_after)) {
+      result.refusal = OfferOne(by, keys[i], &used, &must_write);
     }
     if (result.refusal != OfferState::kWanted) break;
     ++result.wanted_count;
@@ -345,7 +349,7 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
   }
   if (is_void) {
     Abort(slot);
-    return done(absl::FailedPreconditionError("the session or the namespace is gone"));
+    return done(WhyVoid(slot));
   }
   if (wakes_waiters) parts_.waits.WakeEntry(slot.id);
   parts_.book.Admit(TierName::kHost, slot.id, traits);
@@ -358,6 +362,13 @@ void PublishPath::Commit(WriterSlot slot, uint64_t checksum, uint64_t computed, 
     residency_.DropRef(slot.id);
   }
   done(durable ? absl::UnavailableError("durable: there is no disk tier") : absl::OkStatus());
+}
+
+absl::Status PublishPath::WhyVoid(const WriterSlot& slot) {
+  if (slot.ns->is_closed.load()) return UnknownNamespace(slot.ns->id);
+  IBID_RETURN_IF_ERROR(parts_.sessions.Touch(slot.session, parts_.Now(), /*renew_leases=*/false));
+  return absl::AbortedError(
+      "the reservation is void: it expired, another took the block over, or it was dropped");
 }
 
 void PublishPath::QueueWrite(const WriterSlot& slot,

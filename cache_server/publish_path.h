@@ -64,6 +64,8 @@ class PublishPath {
   // Errors: ResourceExhausted.
   absl::StatusOr<uint32_t> TakeRoom(EntryId id, EntryId parent, const NamespaceInfo& ns);
   void Release(EntryId id);
+  // Why what the writer committed is not stored.
+  absl::Status WhyVoid(const WriterSlot& slot);
   void QueueWrite(const WriterSlot& slot, std::function<void(absl::Status)> durable_done);
 
   StoreParts& parts_;

@@ -85,7 +85,7 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
     absl::StatusOr<ReceivedPublish> publish = ReceivedPublish::Parse(message);
     message.Clear();
     absl::Status status = publish.status();
-    if (publish.ok() && !is_open_) status = Open(publish->header);
+    if (publish.ok()) status = is_open_ ? CheckOwner(publish->header) : Open(publish->header);
     if (!status.ok()) {
       MutexLock lock(mutex_);
       return EndLocked(status);
@@ -106,6 +106,15 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
     payload_bytes_ = layout.PayloadBytes();
     is_open_ = true;
     return absl::OkStatus();
+  }
+
+  // A stream's blocks are those of its first message's session and namespace.
+  absl::Status CheckOwner(const PublishHeader& header) const {
+    const PublishHeader first{session_.value, ns_, is_durable_};
+    if (header == PublishHeader{} || header == first) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "a message names another session, namespace or durability than the stream's first: use a "
+        "stream for each");
   }
 
   void StoreFrame(const ReceivedFrame& frame) {

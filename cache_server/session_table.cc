@@ -1,6 +1,6 @@
 // Invariants:
 // - Every reservation in `reservations` has an item of the same time in `reservations_by_age`,
-// which is ordered by time.
+// which is ordered by time, but for calls that read the clock before others and book after them.
 // - A lease leaves the table exactly once: released, expired, or with its session. So its holds are
 // given back once.
 #include "cache_server/session_table.h"
@@ -194,7 +194,7 @@ absl::Status SessionTable::AddReservation(SessionId session, EntryId block, absl
                           reservations_max_);
     }
     ++reservations_count_;
-  } else if (it->second == now) {
+  } else if (it->second >= now) {
     return absl::OkStatus();
   }
   found->reservations[block] = now;

@@ -347,11 +347,13 @@ class PublishWriter {
 
 grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const OutgoingFrame> frames) {
   IBID_CHECK(frames.size() <= kPublishFramesPerMessageMax) << frames.size();
+  size_t payloads_bytes = 0;
   PublishWriter writer;
   uint8_t fields[kHeaderBytesMax + kTextFieldBytesMax];
   writer.Copy(fields, WritePublishFields(header, fields));
   for (const OutgoingFrame& frame : frames) {
-    IBID_CHECK(frame.payload.size() <= kBlockPayloadBytesMax) << frame.payload.size();
+    payloads_bytes += frame.payload.size();
+    IBID_CHECK(payloads_bytes <= kBlockPayloadBytesMax) << payloads_bytes;
     IBID_CHECK(frame.header.tier.size() <= kTextFieldBytesMax);
     const size_t fields_bytes = WriteFields(frame.header, frame.payload.size(), fields);
     uint8_t length[kHeaderBytesMax];
@@ -359,7 +361,7 @@ grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const Outg
     prefix.LengthOf(kFrames, fields_bytes + frame.payload.size());
     writer.Copy(length, static_cast<size_t>(prefix.at() - length));
     writer.Copy(fields, fields_bytes);
-    if (frame.owner != nullptr) {
+    if (frame.owner != nullptr && !frame.payload.empty()) {
       writer.Refer(frame.payload, frame.owner);
     } else {
       writer.Copy(frame.payload.data(), frame.payload.size());

@@ -8,7 +8,9 @@
 #include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/support/sync_stream.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -55,7 +57,11 @@ class PublishRun {
  public:
   PublishRun(StagingPool* staging, const PublishCall& call, std::span<const PublishBlock> blocks,
              const std::function<void(const PublishBlockResult&)>& on_result)
-      : staging_(staging), call_(call), blocks_(blocks), on_result_(on_result) {}
+      : staging_(staging),
+        call_(call),
+        blocks_(blocks),
+        on_result_(on_result),
+        is_answered_(blocks.size()) {}
 
   absl::StatusOr<uint64_t> Run(const std::shared_ptr<grpc::Channel>& channel,
                                absl::Duration timeout) {
@@ -157,7 +163,8 @@ class PublishRun {
     header.position = block.link.position;
     frame->payload = block.payload;
     frame->owner = block.owner;
-    const bool is_copied = block.payload.size() <= kPublishMessageBytes;  // into the message
+    // Into the message; what shares it with no other costs less in memory of its own.
+    const bool is_copied = block.payload.size() <= kPublishMessageBytes / 2;
     if (block.owner != nullptr || is_copied) {
       header.checksum = block.checksum.has_value() ? *block.checksum : Checksum(block.payload);
       return true;
@@ -183,8 +190,10 @@ class PublishRun {
     bool is_right = parsed.ok();
     incarnation_ = message.incarnation();
     for (const v1::PublishResult& result : message.results()) {
-      is_right &= result.index() < blocks_.size() && answered_count_ < sent_count_;
+      is_right &= result.index() < sent_count_ && !is_answered_[result.index()] &&
+                  v1::BlockOutcome_IsValid(result.outcome());
       if (!is_right) break;
+      is_answered_[result.index()] = true;
       ++answered_count_;
       on_result_(PublishBlockResult{result.index(), static_cast<BlockOutcome>(result.outcome()),
                                     result.detail()});
@@ -200,6 +209,7 @@ class PublishRun {
   const PublishCall& call_;
   const std::span<const PublishBlock> blocks_;
   const std::function<void(const PublishBlockResult&)>& on_result_;
+  std::vector<bool> is_answered_;  // by index
 
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;

@@ -96,7 +96,7 @@ struct PublishBlock {
   std::optional<uint64_t> checksum;
   // Keeps `payload` alive. With it the payload is sent from where it lies, and the owner may be
   // held until after the call (the connection may still be sending from it). Without, the payload
-  // is copied once into memory of the channel.
+  // is copied into memory of the channel.
   std::shared_ptr<const void> owner;
 };
 

@@ -28,21 +28,30 @@ constexpr uint32_t kBlockBytes = 256;
 constexpr uint32_t kClientsCount = 8;
 constexpr uint32_t kOfferKeys = 512;  // a multiple of kPublishFramesPerMessage
 
+// To the messages of one publish; the buffers share their bytes.
+const std::vector<grpc::ByteBuffer>& AnswersToAChain() {
+  static const auto* const answers = [] {
+    auto* const made = new std::vector<grpc::ByteBuffer>;
+    for (uint32_t index = 0; index < kOfferKeys;) {
+      v1::PublishResponse response;
+      response.set_incarnation(1);
+      for (uint32_t i = 0; i < kPublishFramesPerMessage; ++i, ++index) {
+        v1::PublishResult* const result = response.add_results();
+        result->set_index(index);
+        result->set_outcome(v1::BLOCK_OUTCOME_OK);
+      }
+      made->push_back(SerializeMessage(response));
+    }
+    return made;
+  }();
+  return *answers;
+}
+
 // Answers each message with as many results as the clients have put frames into it. Reads and
 // writes at once, as the real one does.
 class BareStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  BareStream() {
-    v1::PublishResponse response;
-    response.set_incarnation(1);
-    for (uint32_t i = 0; i < kPublishFramesPerMessage; ++i) {
-      v1::PublishResult* const result = response.add_results();
-      result->set_index(kOfferKeys - 1);
-      result->set_outcome(v1::BLOCK_OUTCOME_OK);
-    }
-    answer_ = SerializeMessage(response);
-    StartRead(&incoming_);
-  }
+  BareStream() : answers_(AnswersToAChain()) { StartRead(&incoming_); }
   void OnReadDone(bool ok) override {
     {
       MutexLock lock(mutex_);
@@ -70,12 +79,13 @@ class BareStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
         is_writing_ = true;
       }
     }
-    if (writes) StartWrite(&answer_);
+    if (writes) StartWrite(&answers_[next_answer_++]);
     if (finishes) Finish(grpc::Status::OK);
   }
 
   grpc::ByteBuffer incoming_;
-  grpc::ByteBuffer answer_;
+  std::vector<grpc::ByteBuffer> answers_;
+  size_t next_answer_ = 0;  // of the one that writes
   Mutex mutex_;
   uint32_t due_count_ IBID_GUARDED_BY(mutex_) = 0;
   bool is_writing_ IBID_GUARDED_BY(mutex_) = false;

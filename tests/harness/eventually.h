@@ -1,6 +1,7 @@
 // Waiting for what comes by itself and tells nobody.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <thread>
 

@@ -119,6 +119,10 @@ TEST(BlockFrameFuzzTest, MutatedPublishesArePublishesOrInvalidArgument) {
     if (is_reference_ok) {
       EXPECT_EQ(publish->header.session_id, reference.session_id()) << seed;
       EXPECT_EQ(publish->header.durable, reference.durable()) << seed;
+      if (!reference.namespace_id().empty()) {
+        EXPECT_EQ(DigestText(publish->header.namespace_id.digest), reference.namespace_id())
+            << seed;
+      }
       ASSERT_EQ(publish->frames.size(), static_cast<size_t>(reference.frames_size())) << seed;
       for (size_t i = 0; i < publish->frames.size(); ++i) {
         ExpectSame(reference.frames(static_cast<int>(i)), publish->frames[i], seed);

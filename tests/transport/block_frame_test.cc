@@ -278,6 +278,15 @@ TEST(PublishMessageTest, AFrameEndsWhereItsLengthSays) {
           .status()));
 }
 
+TEST(PublishMessageTest, RefusesANamespaceIdOfAnotherLength) {
+  for (const size_t length : {1, 31, 33, 64}) {
+    const auto publish =
+        ReceivedPublish::Parse(CutInto(BytesField(2, std::string(length, 'x')), {}));
+    ASSERT_TRUE(absl::IsInvalidArgument(publish.status())) << length;
+    EXPECT_THAT(std::string(publish.status().message()), HasSubstr("namespace_id"));
+  }
+}
+
 TEST(PublishMessageTest, NamesTheLimitThatAMessageExceeds) {
   std::string frames;
   for (size_t i = 0; i < kPublishFramesPerMessageMax; ++i) frames += BytesField(4, "");

@@ -61,6 +61,48 @@ std::unique_ptr<CacheChannel> ChannelTo(const std::string& address,
   return *std::move(channel);
 }
 
+// Answers each message of Publish with what the test says.
+class LyingServer final : public v1::CacheService::Service {
+ public:
+  std::vector<std::pair<uint32_t, int>> results;  // index, outcome
+
+  grpc::Status Publish(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream) override {
+    v1::PublishRequest request;
+    while (stream->Read(&request)) {
+      v1::PublishResponse response;
+      for (const auto& [index, outcome] : results) {
+        v1::PublishResult& result = *response.add_results();
+        result.set_index(index);
+        result.set_outcome(static_cast<v1::BlockOutcome>(outcome));
+      }
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+};
+
+TEST(ChannelTest, ResultsThatFitNoBlockAreAnError) {
+  LyingServer service;
+  grpc::Service* const services[] = {&service};
+  const auto server = GrpcServer::Start({}, services);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto channel = ChannelTo(absl::StrCat("127.0.0.1:", (*server)->port()));
+  const std::vector<std::byte> payload(64);
+  const std::vector<PublishBlock> blocks(3, PublishBlock{{}, payload, std::nullopt, nullptr});
+  const auto publish = [&](std::vector<std::pair<uint32_t, int>> results) {
+    service.results = std::move(results);
+    return channel->Publish({}, blocks, kPatience, [](const PublishBlockResult&) {}).status();
+  };
+  EXPECT_TRUE(publish({{2, 1}, {0, 1}, {1, 8}}).ok());
+  EXPECT_TRUE(absl::IsInternal(publish({{0, 1}, {0, 1}, {1, 1}}))) << "twice";
+  EXPECT_TRUE(absl::IsInternal(publish({{0, 1}, {1, 1}, {3, 1}}))) << "of no block";
+  EXPECT_TRUE(absl::IsInternal(publish({{0, 1}, {1, 1}, {2, 257}}))) << "no outcome";
+  EXPECT_TRUE(absl::IsInternal(publish({{0, 1}, {1, 1}, {2, 1}, {2, 1}}))) << "too many";
+  EXPECT_TRUE(absl::IsInternal(publish({{0, 1}, {1, 1}}))) << "too few";
+}
+
 // Speaks just enough HTTP/2 to answer each request of one connection with headers, and with
 // trailers that lack grpc-status: what a bit that flips on the wire makes of them.
 class NoStatusServer {

@@ -206,6 +206,29 @@ TEST_F(PublishFetchTest, AStreamLongerThanItsWindowsGoesThrough) {
   EXPECT_EQ(client->received, blocks.payloads);
 }
 
+// Blocks that share messages, that fill one alone, and that are sent from memory of their own.
+TEST_F(PublishFetchTest, BlocksOfEachSizeGoThrough) {
+  StartServer();
+  for (const uint32_t half_kib : {1u, 32u, 64u, 65u, 128u, 129u}) {
+    KvLayout layout = SmallLayout();
+    layout.layers = 1;
+    layout.kv_heads = 1;
+    layout.dtype = KvDtype::kInt8;
+    layout.k_dim = 32 * half_kib;
+    layout.v_dim = 0;
+    const NamespaceSpec spec = SpecOf(layout, absl::StrCat("half KiB ", half_kib));
+    const SampleBlocks blocks = MakeBlocks(spec, half_kib == 1 ? 1'000 : 50);
+    ASSERT_EQ(blocks.payloads[0].size(), 512u * half_kib);
+    const auto client = Connect(spec);
+    EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kOk));
+    EXPECT_THAT(client->Fetch({0, blocks.ns}, blocks.keys(), layout.PayloadBytes()),
+                Each(BlockOutcome::kOk));
+    EXPECT_EQ(client->received, blocks.payloads);
+    EXPECT_THAT(client->Publish(blocks), Each(BlockOutcome::kPresent));
+    EXPECT_TRUE(client->channel->Drop(nullptr, {}, kPatience).ok());
+  }
+}
+
 // 22: a store that is full of leased blocks says so, block by block.
 TEST_F(PublishFetchTest, AFullStoreRejectsByNameAndKeepsTheStream) {
   ServerOptions options = SmallServer();

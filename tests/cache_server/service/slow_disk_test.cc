@@ -1,7 +1,10 @@
 // Calls that end while the disk is still at work for them: reads that a fetch asked for, and writes
 // that a durable publish waits for. What they hold goes with them, and nothing is left behind.
+#include <thread>
+
 #include "tests/cache_server/service/service_over_store.h"
 #include "transport/call_deadline.h"
+#include "transport/limits.h"
 
 namespace ibid {
 namespace {
@@ -168,6 +171,69 @@ TEST_F(SlowDiskTest, ADurablePublishWhoseSessionHasEndedIsStoredAndAnswered) {
   EXPECT_FALSE(publish->stream->Read(&response));
   EXPECT_EQ(publish->stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   ExpectNothingHoldsThem(chain);
+}
+
+// What the store has committed is answered, though the frames that come with it are void.
+TEST_F(SlowDiskTest, ASessionThatEndsInTheMiddleOfAPublishEndsItAfterItsAnswers) {
+  const auto chain = ChainOf(ns_, 1, 3);
+  const auto publish = StartStalledPublish(chain);
+  store_->EndSession(session_);
+  v1::PublishRequest request = PublishOf(ChainOf(ns_, 2, 1)[0], /*is_durable=*/true);
+  for (const ChainLink& link : ChainOf(ns_, 3, 5)) {
+    *request.add_frames() = PublishOf(link, /*is_durable=*/true).frames(0);
+  }
+  EXPECT_TRUE(publish->stream->Write(request));
+  faults_->writes_stall = false;
+  v1::PublishResponse response;
+  int results_count = 0;
+  while (publish->stream->Read(&response)) results_count += response.results_size();
+  EXPECT_EQ(results_count, 3);
+  EXPECT_EQ(publish->stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  ExpectAllIsStored(chain);
+  ExpectNothingHoldsThem(chain);
+}
+
+class SlowWideDiskTest : public ServiceOverStore {
+ protected:
+  void SetUp() override { OpenAll(WithDisk(/*host_pages=*/640, /*disk_pages=*/1'024, 64)); }
+};
+
+// A publisher that sends more than is answered is not read on, and loses nothing by it.
+TEST_F(SlowWideDiskTest, AServerStopsReadingWhatItCannotAnswer) {
+  constexpr size_t kMessages = 8,
+                   kTakenMax = kPublishFramesUnanswered + kPublishFramesPerMessageMax;
+  static_assert(kMessages * kPublishFramesPerMessageMax > kTakenMax);
+  faults_->writes_stall = true;
+  grpc::ClientContext context;
+  SetTimeout(kPatience, &context);
+  const auto stream = stub_->Publish(&context);
+  const auto chain = ChainOf(ns_, 1, kMessages * kPublishFramesPerMessageMax);
+  std::thread writer([&] {
+    for (size_t begin = 0; begin < chain.size(); begin += kPublishFramesPerMessageMax) {
+      v1::PublishRequest request = PublishOf(chain[begin], /*is_durable=*/true);
+      for (size_t i = 1; i < kPublishFramesPerMessageMax; ++i) {
+        *request.add_frames() = PublishOf(chain[begin + i], true).frames(0);
+      }
+      EXPECT_TRUE(stream->Write(request));
+    }
+    EXPECT_TRUE(stream->WritesDone());
+  });
+  EXPECT_TRUE(Eventually([&] { return Host().blocks >= kPublishFramesUnanswered; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(Host().blocks, kTakenMax);
+  faults_->writes_stall = false;
+  size_t results_count = 0;
+  v1::PublishResponse response;
+  while (stream->Read(&response)) {
+    for (const v1::PublishResult& result : response.results()) {
+      EXPECT_EQ(result.outcome(), v1::BLOCK_OUTCOME_OK) << result.DebugString();
+      ++results_count;
+    }
+  }
+  writer.join();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(results_count, chain.size());
+  EXPECT_EQ(Disk().blocks, chain.size());
 }
 
 TEST_F(SlowDiskTest, AServerStopsWhileADurablePublishWaitsForTheDisk) {

@@ -207,6 +207,28 @@ TEST_F(WireTest, EachBlockOfAMessageHasItsOwnResult) {
   EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
 }
 
+TEST_F(WireTest, AMessageForAnotherNamespaceThanTheFirstEndsTheStream) {
+  for (int field = 0; field < 3; ++field) {
+    grpc::ClientContext context;
+    SetTimeout(kPatience, &context);
+    const auto publish = stub->Publish(&context);
+    publish->Write(RequestOf(0, 1));
+    publish->Write(RequestOf(1, 2));  // says the same
+    v1::PublishRequest request = RequestOf(2, 3);
+    if (field == 0) request.set_session_id(7);
+    if (field == 1) request.set_namespace_id(std::string(32, 'n'));
+    if (field == 2) request.set_durable(true);
+    publish->Write(request);
+    v1::PublishResponse response;
+    int results_count = 0;
+    while (publish->Read(&response)) results_count += response.results_size();
+    EXPECT_EQ(results_count, 2);
+    const grpc::Status status = publish->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("use a stream for each"));
+  }
+}
+
 TEST_F(WireTest, TooManyFramesInAMessageAreRefusedWithTheLimit) {
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
@@ -225,7 +247,7 @@ TEST_F(WireTest, TooManyFramesInAMessageAreRefusedWithTheLimit) {
   EXPECT_THAT(status.error_message(), HasSubstr("kPublishFramesPerMessageMax=64"));
 }
 
-// Frames after the end of their session are void: the stream ends and says why.
+// Frames of a session that does not exist are void: the stream ends and says why.
 TEST_F(WireTest, APublishOfNoSessionEndsWithTheReason) {
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);

@@ -217,7 +217,7 @@ TEST_F(LeaseTest, AnAbandonedReservationExpires) {
   ASSERT_TRUE(reservation.ok());
   PassAlive(absl::Seconds(40), false);
   EXPECT_EQ(store_->stats().reservations, 0u);
-  EXPECT_TRUE(absl::IsFailedPrecondition(CommitFilled(*std::move(reservation), chain[0].key)));
+  EXPECT_TRUE(absl::IsAborted(CommitFilled(*std::move(reservation), chain[0].key)));
   EXPECT_EQ(Host().used_bytes, 0u);
 }
 

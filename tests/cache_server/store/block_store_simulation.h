@@ -112,6 +112,7 @@ class Simulation {
   void CheckVisible();
   void CheckHoles(const Seen& seen);
   void CheckHeld();
+  void CheckIsThere(const NamespaceId& ns, const BlockKey& key);
   void CheckPins(const Seen& seen);
   void CheckQuotas();
   // REQUIRES of these: it has settled.

@@ -243,6 +243,29 @@ TEST_F(BlockStoreTest, ADroppedBlockIsGoneAndItsReaderKeepsTheBytes) {
   EXPECT_EQ(Matched(chain), 3u);
 }
 
+// A block that another took over while it was being filled says nothing of its writer's session.
+TEST_F(BlockStoreTest, ABlockThatIsTakenOverWhileItIsFilledIsAborted) {
+  OpenStore(HostOnly(16, 16));
+  const auto chain = ChainOf(ns_, 1, 1);
+  const SessionId other = *store_->OpenSession("other");
+  for (const bool is_session_gone : {false, true}) {
+    absl::StatusOr<Reservation> reservation = store_->Reserve(session_, ns_, chain[0]);
+    ASSERT_TRUE(reservation.ok()) << reservation.status();
+    clock_.Advance(absl::Seconds(2));
+    const auto claim = store_->Claim(other, ns_, KeysOf(chain), absl::Seconds(1));
+    ASSERT_TRUE(claim.ok()) << claim.status();
+    EXPECT_EQ(claim->wanted_count, 1u);
+    if (is_session_gone) store_->EndSession(session_);
+    const absl::Status status = CommitFilled(*std::move(reservation), chain[0].key);
+    EXPECT_EQ(status.code(),
+              is_session_gone ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kAborted)
+        << status;
+    EXPECT_EQ(Matched(chain), 0u);
+    store_->Withdraw(other, ns_, KeysOf(chain));
+    EXPECT_EQ(Host().used_bytes, 0u);
+  }
+}
+
 TEST_F(BlockStoreTest, DroppingANamespaceLeavesTheOthers) {
   const NamespaceId other = NamespaceOf("other");
   ASSERT_TRUE(store_->OpenNamespace(other, layout_).ok());

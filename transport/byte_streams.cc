@@ -52,7 +52,7 @@ BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const 
   return frame.CopyPayload(into) == expected ? BlockOutcome::kOk : BlockOutcome::kCorrupt;
 }
 
-// One Publish call: frames run at most kPublishFramesInFlight ahead of the results.
+// One Publish call: frames run ahead of the results as far as transport/limits.h says.
 class PublishRun {
  public:
   PublishRun(StagingPool* staging, const PublishCall& call, std::span<const PublishBlock> blocks,
@@ -119,8 +119,13 @@ class PublishRun {
 
   void WriteNext() {
     if (is_writing_ || is_finishing_ || sent_count_ == blocks_.size()) return;
-    if (sent_count_ - answered_count_ >= kPublishFramesInFlight) return;
-    if (!EncodeNext()) {
+    // A message of small blocks waits until it is full: each costs as much as some of its blocks.
+    const bool is_small = IsSmall(blocks_[sent_count_]);
+    const size_t frames_max =
+        is_small ? std::min(kPublishFramesPerMessageMax, blocks_.size() - sent_count_) : 1;
+    const size_t window = is_small ? kPublishSmallFramesInFlight : kPublishFramesInFlight;
+    if (sent_count_ - answered_count_ + frames_max > window) return;
+    if (!EncodeNext(frames_max)) {
       context_.TryCancel();
       return;
     }
@@ -130,12 +135,12 @@ class PublishRun {
     stream_->Write(outgoing_, options, TagOf(Step::kWrite));
   }
 
-  // One large block or some small ones.
-  bool EncodeNext() {
-    const size_t in_flight = sent_count_ - answered_count_;
-    const size_t frames_max =
-        std::min({kPublishFramesPerMessage, kPublishFramesInFlight - in_flight,
-                  blocks_.size() - sent_count_});
+  static bool IsSmall(const PublishBlock& block) {
+    return block.payload.size() <= kPublishMessageBytes / 2;
+  }
+
+  // As many blocks as go into one message, at most `frames_max`.
+  bool EncodeNext(size_t frames_max) {
     std::vector<OutgoingFrame> frames;
     size_t bytes = 0;
     while (frames.size() < frames_max) {
@@ -163,9 +168,8 @@ class PublishRun {
     header.position = block.link.position;
     frame->payload = block.payload;
     frame->owner = block.owner;
-    // Into the message; what shares it with no other costs less in memory of its own.
-    const bool is_copied = block.payload.size() <= kPublishMessageBytes / 2;
-    if (block.owner != nullptr || is_copied) {
+    // A small one without an owner is copied into the message.
+    if (block.owner != nullptr || IsSmall(block)) {
       header.checksum = block.checksum.has_value() ? *block.checksum : Checksum(block.payload);
       return true;
     }

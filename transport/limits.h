@@ -28,14 +28,16 @@ inline constexpr size_t kTextFieldBytesMax = 4'096;
 
 // Publish: frames in one message.
 inline constexpr size_t kPublishFramesPerMessageMax = 64;
-// Publish: what a client puts into one message. A block that is larger travels alone.
-inline constexpr size_t kPublishFramesPerMessage = 32;
+// Publish: payloads that a client puts into one message. A block of more than half of it travels
+// alone.
 inline constexpr size_t kPublishMessageBytes = size_t{64} << 10;
-// Publish: frames that a client has on their way ahead of their results.
+// Publish: frames that a client has on their way ahead of their results; of blocks that share
+// messages, as many as two messages hold.
 inline constexpr size_t kPublishFramesInFlight = 64;
+inline constexpr size_t kPublishSmallFramesInFlight = 2 * kPublishFramesPerMessageMax;
 // Publish: frames that the server has taken from one stream and not yet answered; then it stops
 // reading. The last message may go beyond it.
-inline constexpr size_t kPublishFramesUnanswered = 128;
+inline constexpr size_t kPublishFramesUnanswered = 256;
 // Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
 inline constexpr size_t kFetchBlocksAhead = 8;
 

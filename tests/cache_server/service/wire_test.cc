@@ -406,7 +406,6 @@ TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
   EXPECT_FALSE(fetch->Finish().ok());
 }
 
-// A client that leaves while its match waits leaves neither a wait nor a lease.
 TEST_F(WireTest, AMatchBehindTheLastPositionIsRefused) {
   grpc::ClientContext context;
   v1::MatchRequest request;
@@ -440,6 +439,7 @@ TEST_F(WireTest, TooManyLeasesReleasedInOneMessageAreRefusedWithTheLimit) {
   EXPECT_EQ(LimitOf(refused), (Limit{"kReleaseLeasesMax", kReleaseLeasesMax})) << refused;
 }
 
+// A client that leaves while its match waits leaves neither a wait nor a lease.
 TEST_F(WireTest, AMatchThatIsCancelledWhileItWaitsLeavesNothing) {
   const auto other = Connect(spec);
   const auto keys = blocks.keys();

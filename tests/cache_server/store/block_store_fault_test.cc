@@ -420,8 +420,6 @@ TEST_F(FaultTest, NoSpaceInAWriteIsAnsweredWithoutFailingThePublish) {
   EXPECT_TRUE(PublishOne(ChainOf(ns_, 2, 1)[0], /*durable=*/true).ok());
 }
 
-// A directory that cannot be read: nothing is written to disk until it can, and nobody waits for
-// that longer than a scan takes.
 // The records are not needed to be dropped.
 TEST_F(FaultTest, ADirectoryThatIsSpoiltAfterTheStartLetsItsBlocksGo) {
   OpenStore(WithDisk(4096, 16384, 1024));
@@ -440,6 +438,8 @@ TEST_F(FaultTest, ADirectoryThatIsSpoiltAfterTheStartLetsItsBlocksGo) {
   EXPECT_EQ(Disk().used_bytes, 0u);
 }
 
+// A directory that cannot be read: nothing is written to disk until it can, and nobody waits for
+// that longer than a scan takes.
 TEST_F(FaultTest, ADirectoryThatCannotBeScannedAnswersDurablePublishesAtOnce) {
   OpenStore(WithDisk(4096, 16384, 1024));
   PublishChain(ChainOf(ns_, 1, 3000));

@@ -113,7 +113,8 @@ class BareService final
   }
 };
 
-// One connection of the client library that offers and publishes chains, one after the other.
+// One connection, through the channel of the client library, that offers and publishes chains, one
+// after the other.
 class LoadClient {
  public:
   LoadClient(const std::string& address, uint32_t number, bool is_bare) : next_seed_(number << 20) {

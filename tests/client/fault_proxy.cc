@@ -115,7 +115,9 @@ void FaultProxy::Move(Connection* connection, Pipe* pipe) {
   if (connection->is_broken || pipe->to < 0 || pipe->from < 0) return;
   if (pipe->is_from_server && are_answers_stalled_) return;
   char buffer[64 << 10];
-  while (pipe->held.size() < kHeldBytesMax) {
+  // Behind a cut nothing is read, though what is before it may still have to be sent.
+  const bool is_cut = pipe->is_from_server && connection->is_ending;
+  while (!is_cut && pipe->held.size() < kHeldBytesMax) {
     const ssize_t count = recv(pipe->from, buffer, sizeof buffer, 0);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (count <= 0) {

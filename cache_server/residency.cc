@@ -24,7 +24,7 @@ namespace {
 // In kOnDemotion mode this share of the host tier is kept free ahead of need.
 constexpr uint64_t kDemoteAheadDivisor = 16;
 constexpr int kClearTriesMax = 4;
-// How long a thread waits for others that empty extents, before it evicts on.
+// How long an allocation waits in all for threads that empty extents; then it evicts on.
 constexpr absl::Duration kClearingWaitMax = absl::Seconds(1);
 
 }  // namespace
@@ -296,11 +296,15 @@ std::optional<uint32_t> Residency::AllocateHost(uint32_t slot_pages, EntryId own
   if (page.has_value() || room == Room::kFreeOnly) return page;
   // Enough to empty two extents of any size in use, whoever else takes what this thread frees.
   const uint32_t tries_max = 2 * parts_.arena->slots_per_extent_max() + 64;
+  std::optional<absl::Time> waits_until;
   for (uint32_t i = 0; i < tries_max; ++i) {
     const std::optional<uint32_t> freed_pages = EvictOneFromHost(room == Room::kEvictClean);
-    page = freed_pages.value_or(slot_pages) == slot_pages
-               ? parts_.arena->Allocate(slot_pages, owner)
-               : AllocateByClearing(*freed_pages, slot_pages, owner);
+    if (freed_pages.value_or(slot_pages) == slot_pages) {
+      page = parts_.arena->Allocate(slot_pages, owner);
+    } else {
+      if (!waits_until.has_value()) waits_until = SteadyClock().Now() + kClearingWaitMax;
+      page = AllocateByClearing(*freed_pages, slot_pages, owner, *waits_until);
+    }
     if (page.has_value() || !freed_pages.has_value()) return page;
   }
   return std::nullopt;
@@ -511,10 +515,9 @@ bool Residency::DemoteOne(EntryId id, uint64_t* bytes) {
 // Two at once would count the same free slots as room for what they move, and who went on evicting
 // meanwhile would evict for nothing. Holds no lock while it waits: moves wait for nobody.
 std::optional<uint32_t> Residency::AllocateByClearing(uint32_t victim_pages, uint32_t slot_pages,
-                                                      EntryId owner) {
+                                                      EntryId owner, absl::Time until) {
   {
     const SteadyClock clock;
-    const absl::Time until = clock.Now() + kClearingWaitMax;
     MutexLock lock(clearing_mutex_);
     while (is_clearing_) {
       const absl::Duration left = until - clock.Now();

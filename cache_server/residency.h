@@ -129,9 +129,9 @@ class Residency {
   // Pages of the slot that was freed. Of the share of `beside` alone, if it is one.
   std::optional<uint32_t> EvictOneFromHost(bool clean_only, EntryId beside = kNoEntry);
   // A slot of the host tier, if need be by emptying an extent of slots of `victim_pages`. One
-  // thread at a time does so; the others wait for what comes of it.
+  // thread at a time does so; the others wait for what comes of it, until then at most.
   std::optional<uint32_t> AllocateByClearing(uint32_t victim_pages, uint32_t slot_pages,
-                                             EntryId owner);
+                                             EntryId owner, absl::Time until);
   void ClearHostExtent(uint32_t victim_pages, uint32_t wanted_pages);
   bool MoveInHost(EntryId id, uint32_t from, uint32_t slot_pages);
 

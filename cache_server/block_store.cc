@@ -30,7 +30,6 @@
 #include "cache_server/store_parts.h"
 #include "cache_server/tenant_gauges.h"
 #include "core/check.h"
-#include "core/host_memory.h"
 #include "core/log.h"
 #include "core/random_id.h"
 
@@ -359,6 +358,7 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(BlockStoreOptions o
 }
 
 uint64_t BlockStore::incarnation() const { return impl_->incarnation; }
+const HostArena& BlockStore::arena() const { return *impl_->parts.arena; }
 TenantTable& BlockStore::tenants() { return impl_->parts.tenants; }
 
 std::vector<TenantInfo> BlockStore::Tenants() const { return TenantsOf(impl_->parts); }

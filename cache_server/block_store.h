@@ -31,6 +31,7 @@
 namespace ibid {
 
 class BlockWatch;  // block_watch.h
+class HostArena;   // host_arena.h
 struct WatchOptions;
 class TenantTable;  // tenant_table.h
 struct TenantInfo;
@@ -106,6 +107,8 @@ class BlockStore {
   ~BlockStore();
 
   uint64_t incarnation() const;
+  // The host tier's memory, for who hands it to other processes.
+  const HostArena& arena() const;
 
   // Errors: InvalidArgument (layout), FailedPrecondition (the id is open with another layout),
   // ResourceExhausted (namespaces_max). Idempotent. Returns the payload's size in bytes.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/check.h"
 #include "core/log.h"
 
 namespace ibid {
@@ -23,13 +24,19 @@ constexpr size_t kPopulatePieceBytes = size_t{16} << 20;
 
 absl::StatusOr<std::unique_ptr<HostArena>> HostArena::Create(uint64_t bytes, uint64_t extent_bytes,
                                                              bool is_populated) {
-  auto memory = HostMemory::CreateShared("ibid-arena", bytes);
-  if (!memory.ok()) return memory.status();
-  return std::unique_ptr<HostArena>(new HostArena(*std::move(memory), extent_bytes, is_populated));
+  IBID_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::CreateReadableByOthers("ibid-arena", bytes));
+  const size_t pages = RoundUp(bytes, kPageBytes) / kPageBytes;
+  IBID_ASSIGN_OR_RETURN(HostMemory generations, HostMemory::CreateReadableByOthers(
+                                                    "ibid-generations", pages * sizeof(uint32_t)));
+  return std::unique_ptr<HostArena>(
+      new HostArena(std::move(memory), std::move(generations), extent_bytes, is_populated));
 }
 
-HostArena::HostArena(HostMemory memory, uint64_t extent_bytes, bool is_populated)
-    : TierSlots(memory.size(), extent_bytes), memory_(std::move(memory)) {
+HostArena::HostArena(HostMemory memory, HostMemory generations, uint64_t extent_bytes,
+                     bool is_populated)
+    : TierSlots(memory.size(), extent_bytes),
+      memory_(std::move(memory)),
+      generations_(std::move(generations)) {
   if (!is_populated) return;
   populate_thread_ = std::thread([this] { Populate(); });
   pthread_setname_np(populate_thread_.native_handle(), "ibid-populate");
@@ -38,6 +45,16 @@ HostArena::HostArena(HostMemory memory, uint64_t extent_bytes, bool is_populated
 HostArena::~HostArena() {
   is_stopping_.store(true, std::memory_order_relaxed);
   if (populate_thread_.joinable()) populate_thread_.join();
+}
+
+uint32_t HostArena::Free(uint32_t page) {
+  const uint32_t pages = SlotPages(page);
+  for (uint32_t i = page; i < page + pages; ++i) {
+    std::atomic<uint32_t>& generation = GenerationOf(i);  // the slot's owner alone changes it
+    generation.store(generation.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before what the next owner writes
+  return TierSlots::Free(page);
 }
 
 // The first touch of a page is up to 30 times slower than the next: pages are allocated and mapped

@@ -1,6 +1,8 @@
 #include "core/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+
+#ifndef F_SEAL_FUTURE_WRITE  // Linux 5.1; older headers lack it
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 namespace ibid {
 namespace {
@@ -49,8 +55,8 @@ uint64_t AvailableMemory() {
   return std::min(available, ControlGroupLimit());
 }
 
-absl::StatusOr<HostMemory> HostMemory::Map(int fd, int flags, size_t bytes) {
-  void* const begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+absl::StatusOr<HostMemory> HostMemory::Map(int fd, int protection, int flags, size_t bytes) {
+  void* const begin = mmap(nullptr, bytes, protection, flags, fd, 0);
   if (begin == MAP_FAILED) {
     const absl::Status status = MemoryError("mmap", bytes);
     if (fd >= 0) close(fd);
@@ -63,19 +69,50 @@ absl::StatusOr<HostMemory> HostMemory::Map(int fd, int flags, size_t bytes) {
   return memory;
 }
 
-absl::StatusOr<HostMemory> HostMemory::CreateShared(const std::string& name, size_t bytes) {
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
+// `seals` are put on once the memory is mapped.
+absl::StatusOr<HostMemory> HostMemory::Create(const std::string& name, size_t bytes, int seals) {
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return MemoryError("memfd_create", bytes);
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const absl::Status status = MemoryError("ftruncate of a memfd", bytes);
     close(fd);
     return status;
   }
-  return Map(fd, MAP_SHARED, bytes);
+  auto memory = Map(fd, PROT_READ | PROT_WRITE, MAP_SHARED, bytes);
+  if (!memory.ok() || fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SEAL) == 0) return memory;
+  return MemoryError("sealing a memfd", bytes);
+}
+
+absl::StatusOr<HostMemory> HostMemory::CreateReadableByOthers(const std::string& name,
+                                                              size_t bytes) {
+  return Create(name, bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+}
+
+absl::StatusOr<HostMemory> HostMemory::CreateForPeer(const std::string& name, size_t bytes) {
+  return Create(name, bytes, F_SEAL_SHRINK | F_SEAL_GROW);
+}
+
+absl::StatusOr<HostMemory> HostMemory::MapOfPeer(int fd, size_t bytes) {
+  struct stat file {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0 ||
+      static_cast<uint64_t>(file.st_size) < bytes || bytes == 0) {
+    close(fd);
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory: not a memfd of ", bytes, " bytes that cannot shrink"));
+  }
+  return Map(fd, PROT_READ, MAP_SHARED, bytes);
+}
+
+absl::StatusOr<int> HostMemory::OpenReadOnly() const {
+  const std::string path = absl::StrCat("/proc/self/fd/", fd_);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) return fd;
+  return absl::UnavailableError(absl::StrCat("open of ", path, ": ", std::strerror(errno)));
 }
 
 absl::StatusOr<HostMemory> HostMemory::CreatePrivate(size_t bytes) {
-  return Map(-1, MAP_PRIVATE | MAP_ANONYMOUS, bytes);
+  return Map(-1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, bytes);
 }
 
 HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {

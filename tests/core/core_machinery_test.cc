@@ -78,7 +78,7 @@ TEST(ManualClock, MovesOnlyWhenMoved) {
 }
 
 TEST(HostMemory, IsZeroAlignedAndShared) {
-  auto memory = HostMemory::CreateShared("ibid-test", 3 * kPageBytes);
+  auto memory = HostMemory::CreateReadableByOthers("ibid-test", 3 * kPageBytes);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->begin()) % kPageBytes, 0u);
   EXPECT_EQ(memory->begin()[kPageBytes], std::byte{0});
@@ -86,6 +86,21 @@ TEST(HostMemory, IsZeroAlignedAndShared) {
   HostMemory moved = std::move(*memory);
   EXPECT_EQ(moved.size(), 3 * kPageBytes);
   EXPECT_FALSE(HostMemory::CreatePrivate(size_t{1} << 60).ok());
+}
+
+TEST(Checksum, OfACopyIsThatOfTheSourceForAnySizeAndAlignment) {
+  std::vector<std::byte> source(2'200'000), copy(source.size() + 64);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 7 + (i >> 11));
+  for (const size_t size : {0, 1, 63, 64, 4'096, 16'383, 16'384, 16'385, 524'287, 524'288, 524'289,
+                            524'351, 2'097'152, 2'199'999}) {
+    for (const size_t shift : {0, 1, 32}) {
+      std::fill(copy.begin(), copy.end(), std::byte{0xee});
+      const ByteView from(source.data() + (size < source.size() ? shift % 2 : 0), size);
+      EXPECT_EQ(CopyLarge(from, {copy.data() + shift, size}), Checksum(from)) << size;
+      EXPECT_EQ(std::memcmp(copy.data() + shift, from.data(), size), 0) << size << " " << shift;
+      EXPECT_EQ(copy[shift + size], std::byte{0xee}) << "nothing is written behind it";
+    }
+  }
 }
 
 TEST(Metrics, AreWrittenAsPrometheusText) {

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cache_server/host_arena.h"
 #include "cache_server/status_page.h"
 #include "cache_server/tenant_table.h"
 #include "cache_server/tenants_file.h"
@@ -46,7 +48,9 @@ absl::Status CacheServer::Open(const Clock* clock) {
     IBID_RETURN_IF_ERROR(ReloadQuotas());
   }
 
+  if (options_.SharesMemory()) ShareMemory();
   CacheServiceOptions service_options;
+  service_options.shm = shm_.get();
   service_options.store = store_.get();
   service_options.session_ttl = options_.session_ttl;
   service_options.lease_ttl = options_.lease_ttl;
@@ -76,6 +80,22 @@ absl::Status CacheServer::Open(const Clock* clock) {
 }
 
 CacheServer::~CacheServer() { Shutdown(absl::ZeroDuration()); }
+
+void CacheServer::ShareMemory() {
+  ShmListenerOptions options;
+  options.incarnation = store_->incarnation();
+  options.socket = options_.shm_socket;
+  if (options.socket.empty()) options.socket = absl::StrFormat("@ibid-%016x", options.incarnation);
+  options.arena = &store_->arena().memory();
+  options.generations = &store_->arena().generations();
+  options.uids = *options_.ShmUids();  // Validate has seen them
+  auto listener = ShmListener::Start(std::move(options));
+  if (listener.ok()) {
+    shm_ = *std::move(listener);
+  } else {
+    IBID_LOG(warn, "clients on this host use gRPC: {}", listener.status().message());
+  }
+}
 
 std::string CacheServer::address() const {
   return absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port());
@@ -184,6 +204,7 @@ void CacheServer::Shutdown(absl::Duration timeout) {
              absl::FormatDuration(kHoldsTimeout));
     (void)admin_.release();
     (void)service_.release();
+    (void)shm_.release();
     (void)store_.release();
     (void)metrics_.release();
     (void)grpc_server_.release();
@@ -192,6 +213,7 @@ void CacheServer::Shutdown(absl::Duration timeout) {
   grpc_server_.reset();
   admin_.reset();
   service_.reset();
+  shm_.reset();
   store_.reset();
 }
 

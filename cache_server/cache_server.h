@@ -55,6 +55,8 @@ class CacheServer {
   absl::Status Open(const Clock* clock);
   // From --tenants_file; errors leave the quotas as they are.
   absl::Status ReloadQuotas();
+  // No error when memory cannot be shared: clients then use gRPC.
+  void ShareMemory();
   HttpReply Health() const;
   std::string Status() const;  // /stats.json
   void KeepBlocks(absl::Duration timeout);
@@ -67,6 +69,7 @@ class CacheServer {
   // In the order of construction; Shutdown takes them down from the last to the first.
   std::unique_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<ShmListener> shm_;  // null: no memory is shared
   std::unique_ptr<CacheService> service_;
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> grpc_server_;

@@ -145,6 +145,7 @@ class CacheServiceImpl final : public CacheService, private GeneratedService {
     IBID_CHECK(options.store != nullptr);
     state_.store = options.store;
     state_.incarnation = options.store->incarnation();
+    state_.shm = options.shm;
     state_.lease_ttl = options.lease_ttl;
     state_.wait_pending_max = options.wait_pending_max;
     state_.stalled_max = std::min(options.session_ttl, options.lease_ttl);

@@ -21,6 +21,7 @@ namespace ibid {
 
 struct CacheServiceOptions {
   BlockStore* store = nullptr;  // must outlive the service and all that WaitForNoHolds waits for
+  const ShmListener* shm = nullptr;  // null: no shared memory; must outlive the service
   absl::Duration session_ttl = absl::Seconds(15);
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration wait_pending_max = kWaitPendingMax;  // of one match; tests give less

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache_server/host_arena.h"
 #include "cache_server/stream_call.h"
 #include "core/check.h"
 #include "ibid/v1/cache.pb.h"
@@ -41,6 +42,7 @@ struct FetchPlan {
   size_t range_offset = 0;
   size_t range_bytes = 0;
   bool is_leased = false;
+  bool takes_shared = false;  // blocks in the arena go as places
 };
 
 absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchRequest& request) {
@@ -50,6 +52,8 @@ absl::StatusOr<FetchPlan> MakePlan(const ServiceState& state, const v1::FetchReq
     IBID_RETURN_IF_ERROR(
         state.store->CheckLease(SessionId{request.session_id()}, LeaseId{request.lease_id()}));
     plan.is_leased = true;
+    // The lease keeps the slot after the pin of this call is gone.
+    plan.takes_shared = request.takes_shared() && state.shm != nullptr;
   }
   IBID_ASSIGN_OR_RETURN(plan.ns.digest, DigestFromBytes(request.namespace_id(), "namespace_id"));
   IBID_ASSIGN_OR_RETURN(plan.keys, DecodeKeys(request.keys()));
@@ -87,7 +91,7 @@ class FetchStream final : public StreamCall<FetchReactor> {
   struct Choice {
     Action action = Action::kNothing;
     size_t index = 0;
-    Result result;  // kWrite
+    std::vector<absl::StatusOr<BlockRef>> results;  // kWrite: of the blocks from `index` on
   };
 
   absl::Status Open(const grpc::ByteBuffer& request) {
@@ -109,7 +113,7 @@ class FetchStream final : public StreamCall<FetchReactor> {
             /*is_use=*/!plan_.is_leased);
         break;
       case Action::kWrite:
-        WriteBlock(choice.index, *std::move(choice.result));
+        WriteBlocks(choice.index, std::move(choice.results));
         break;
     }
     return choice.action != Action::kNothing;
@@ -122,16 +126,35 @@ class FetchStream final : public StreamCall<FetchReactor> {
       EndLocked(absl::OkStatus());  // once the last write is over
       return {};
     }
-    Result& front = window_[next_write_ % kFetchBlocksAhead];
-    if (!is_writing_ && front.has_value()) {
-      Choice choice{Action::kWrite, next_write_++, std::move(front)};
-      front.reset();
-      return choice;
-    }
+    if (!is_writing_ && window_[next_write_ % kFetchBlocksAhead].has_value()) return TakeResults();
     if (next_acquire_ < plan_.keys.size() && next_acquire_ < next_write_ + kFetchBlocksAhead) {
       return {Action::kAcquire, next_acquire_++};
     }
     return {};
+  }
+
+  // The next results that are there, as many as go into one message.
+  Choice TakeResults() IBID_REQUIRES(mutex_) {
+    Choice choice{Action::kWrite, next_write_, {}};
+    size_t bytes = 0;
+    while (next_write_ < next_acquire_ && choice.results.size() < kFramesPerMessageMax) {
+      Result& front = window_[next_write_ % kFetchBlocksAhead];
+      if (!front.has_value()) break;
+      if (front->ok()) bytes += BytesInMessage((*front)->payload());
+      if (!choice.results.empty() && bytes > kFetchMessageBytes) break;
+      choice.results.push_back(*std::move(front));
+      front.reset();
+      ++next_write_;
+    }
+    return choice;
+  }
+
+  bool IsShared(ByteView payload) const {
+    return plan_.takes_shared && state_->store->arena().Contains(payload);
+  }
+  size_t BytesInMessage(ByteView payload) const {
+    if (IsShared(payload)) return 0;
+    return plan_.layer_count > 0 ? plan_.range_bytes : payload.size();
   }
 
   void OnAcquired(size_t index, absl::StatusOr<BlockRef> result) {
@@ -143,34 +166,40 @@ class FetchStream final : public StreamCall<FetchReactor> {
     Advance();
   }
 
-  // Sends the frame of one block, or gives the stream up.
-  void WriteBlock(size_t index, absl::StatusOr<BlockRef> result) {
-    FrameHeader header;
-    header.index = static_cast<uint32_t>(index);
-    header.key = plan_.keys[index];
-    header.incarnation = state_->incarnation;
-    if (result.ok()) {
-      outgoing_ = FrameOf(std::move(header), *std::move(result));
-    } else if (absl::IsNotFound(result.status()) || absl::IsUnavailable(result.status())) {
-      header.outcome = BlockOutcome::kMiss;
-      outgoing_ = EncodeFrame(header, {}, nullptr);
-    } else if (absl::IsDataLoss(result.status())) {
-      header.outcome = BlockOutcome::kCorrupt;
-      outgoing_ = EncodeFrame(header, {}, nullptr);
-    } else {
-      MutexLock lock(mutex_);
-      EndLocked(result.status());
-      return;
+  // Sends the frames of blocks, up to one that gives the stream up.
+  void WriteBlocks(size_t index, std::vector<absl::StatusOr<BlockRef>> results) {
+    std::vector<OutgoingFrame> frames;
+    for (absl::StatusOr<BlockRef>& result : results) {
+      OutgoingFrame& frame = frames.emplace_back();
+      frame.header.index = static_cast<uint32_t>(index);
+      frame.header.key = plan_.keys[index++];
+      frame.header.incarnation = state_->incarnation;
+      if (result.ok()) {
+        FillFrame(*std::move(result), &frame);
+      } else if (absl::IsNotFound(result.status()) || absl::IsUnavailable(result.status())) {
+        frame.header.outcome = BlockOutcome::kMiss;
+      } else if (absl::IsDataLoss(result.status())) {
+        frame.header.outcome = BlockOutcome::kCorrupt;
+      } else {
+        frames.pop_back();
+        MutexLock lock(mutex_);
+        EndLocked(result.status());
+        break;
+      }
     }
+    if (frames.empty()) return;
+    outgoing_ = EncodeFetch(frames);
     Write(&outgoing_, outgoing_.Length());
   }
 
-  grpc::ByteBuffer FrameOf(FrameHeader header, BlockRef block) {
+  void FillFrame(BlockRef block, OutgoingFrame* frame) {
+    FrameHeader& header = frame->header;
     header.outcome = BlockOutcome::kOk;
     header.token_count = block.token_count();
     header.checksum = block.checksum();
     header.tier = std::string(block.tier());
     ByteView payload = block.payload();
+    const bool is_shared = IsShared(payload);
     if (plan_.layer_count > 0) {
       IBID_CHECK(plan_.range_offset + plan_.range_bytes <= payload.size()) << payload.size();
       payload = payload.subspan(plan_.range_offset, plan_.range_bytes);
@@ -178,9 +207,16 @@ class FetchStream final : public StreamCall<FetchReactor> {
       header.layer_count = plan_.layer_count;
       header.range_checksum = Checksum(payload);
     }
-    return EncodeFrame(
-        header, payload,
-        std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)}));
+    if (is_shared) {
+      const HostArena& arena = state_->store->arena();
+      header.shared_bytes = static_cast<uint32_t>(payload.size());
+      header.shared_offset = arena.OffsetOf(payload);
+      header.shared_generation = arena.GenerationAt(header.shared_offset);
+      return;
+    }
+    frame->payload = payload;
+    frame->owner =
+        std::shared_ptr<const SentBlock>(new SentBlock{Hold(state_->holds), std::move(block)});
   }
 
   void OnWritten() override {

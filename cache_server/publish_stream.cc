@@ -82,7 +82,7 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
   // Stores the frames that were read.
   void Take(grpc::ByteBuffer& message) override {
     record_.OnReceived(message.Length());
-    absl::StatusOr<ReceivedPublish> publish = ReceivedPublish::Parse(message);
+    absl::StatusOr<ReceivedFrames> publish = ReceivedFrames::Parse(message);
     message.Clear();
     absl::Status status = publish.status();
     if (publish.ok()) status = is_open_ ? CheckOwner(publish->header) : Open(publish->header);
@@ -103,6 +103,7 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
     session_ = SessionId{header.session_id};
     ns_ = header.namespace_id;
     is_durable_ = header.durable;
+    if (state_->shm != nullptr) staging_ = state_->shm->StagingOf(header.session_id);
     payload_bytes_ = layout.PayloadBytes();
     is_open_ = true;
     return absl::OkStatus();
@@ -125,12 +126,20 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
     if (!reservation.ok()) return Answer(header.index, reservation.status());
     const MutableByteView slot = reservation->payload();
     IBID_CHECK(slot.size() == payload_bytes_) << slot.size() << " " << payload_bytes_;
-    const uint64_t computed = frame.CopyPayload(slot);
+    const uint64_t computed = CopyPayload(frame, slot);
     std::move(*reservation)
         .Commit(header.checksum, computed, is_durable_,
                 [this, self = shared_from_this(), index = header.index](absl::Status status) {
                   Answer(index, status);
                 });
+  }
+
+  // What is hashed is what was copied: the client can write to its staging memory meanwhile.
+  uint64_t CopyPayload(const ReceivedFrame& frame, MutableByteView slot) const {
+    const FrameHeader& header = frame.header();
+    if (header.shared_bytes == 0) return frame.CopyPayload(slot);
+    const ByteView shared = staging_->view().subspan(header.shared_offset, header.shared_bytes);
+    return CopyWithChecksum({&shared, 1}, slot);
   }
 
   absl::Status CheckFrame(const ReceivedFrame& frame) const {
@@ -140,10 +149,20 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
     }
     if (header.layer_count != 0)
       return absl::InvalidArgumentError("a published block has all of its layers");
-    if (frame.payload_bytes() != payload_bytes_) {
-      return absl::InvalidArgumentError(absl::StrCat("the payload has ", frame.payload_bytes(),
-                                                     " bytes; a block of this namespace has ",
-                                                     payload_bytes_));
+    size_t bytes = frame.payload_bytes();
+    if (header.shared_bytes > 0) {
+      const size_t staging_bytes = staging_ == nullptr ? 0 : staging_->size();
+      if (bytes > 0 || header.shared_bytes > staging_bytes ||
+          header.shared_offset > staging_bytes - header.shared_bytes) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the frame refers to bytes that are not in the session's staging memory (",
+                         staging_bytes, " bytes)"));
+      }
+      bytes = header.shared_bytes;
+    }
+    if (bytes != payload_bytes_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the payload has ", bytes, " bytes; a block of this namespace has ", payload_bytes_));
     }
     return absl::OkStatus();
   }
@@ -185,6 +204,7 @@ class PublishStream final : public BidiCall<grpc::ByteBuffer, grpc::ByteBuffer> 
   SessionId session_;
   NamespaceId ns_;
   size_t payload_bytes_ = 0;
+  std::shared_ptr<const HostMemory> staging_;  // null: the client shares none
 
   // Of the thread that writes.
   std::vector<Result> outgoing_results_;

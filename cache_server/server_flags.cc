@@ -38,6 +38,17 @@ ABSL_FLAG(
 ABSL_FLAG(
     ibid::ByteCount, extent_bytes, ibid::ServerOptions().extent_bytes,
     "Size of the pieces that memory and disk files are cut into, each for blocks of one size.");
+ABSL_FLAG(
+    std::string, transport, ibid::ServerOptions().transport,
+    "How block bytes may travel: auto (all ways there are), shm (memory shared with clients on "
+    "this host) or grpc (nothing else). With TLS it is grpc.");
+ABSL_FLAG(std::string, shm_socket, "",
+          "Unix socket at which clients on this host get the memory of blocks; with '@' in front "
+          "abstract; empty: an abstract one of this process.");
+ABSL_FLAG(
+    std::string, shm_uids, "",
+    "Numbers of the Unix users, besides the server's own, that may map that memory and so see "
+    "all blocks in it, as 1000,1001.");
 ABSL_FLAG(absl::Duration, lease_ttl, ibid::ServerOptions().lease_ttl,
           "How long a lease lasts without renewal, as 30s.");
 ABSL_FLAG(absl::Duration, session_ttl, ibid::ServerOptions().session_ttl,
@@ -89,6 +100,9 @@ ServerOptions ServerOptionsFromFlags() {
   options.must_stay_percent_max = absl::GetFlag(FLAGS_must_stay_percent_max);
   options.leased_percent_per_session_max = absl::GetFlag(FLAGS_leased_percent_per_session_max);
   options.extent_bytes = absl::GetFlag(FLAGS_extent_bytes);
+  options.transport = absl::GetFlag(FLAGS_transport);
+  options.shm_socket = absl::GetFlag(FLAGS_shm_socket);
+  options.shm_uids = absl::GetFlag(FLAGS_shm_uids);
   options.lease_ttl = absl::GetFlag(FLAGS_lease_ttl);
   options.session_ttl = absl::GetFlag(FLAGS_session_ttl);
   options.reservation_ttl = absl::GetFlag(FLAGS_reservation_ttl);

@@ -1,5 +1,7 @@
 #include "cache_server/server_options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -9,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cache_server/gpu_tier.h"
 #include "core/check.h"
 #include "core/device_memory.h"
@@ -122,6 +125,10 @@ absl::Status ServerOptions::Validate() const {
     return Wrong("leased_percent_per_session_max", absl::StrCat(leased_percent_per_session_max),
                  "use 1 to 100");
   }
+  if (transport != "auto" && transport != "shm" && transport != "grpc") {
+    return Wrong("transport", transport, "use auto, shm or grpc");
+  }
+  IBID_RETURN_IF_ERROR(ShmUids().status());
   IBID_RETURN_IF_ERROR(CheckPositive("lease_ttl", lease_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("session_ttl", session_ttl));
   IBID_RETURN_IF_ERROR(CheckPositive("reservation_ttl", reservation_ttl));
@@ -166,6 +173,21 @@ BlockStoreOptions ServerOptions::StoreOptions() const {
   options.io_threads_count = io_threads;
   options.event_log_max = event_log_max;
   return options;
+}
+
+// What TLS protects must not be read by another way.
+bool ServerOptions::SharesMemory() const { return transport != "grpc" && tls_cert.empty(); }
+
+absl::StatusOr<std::vector<uid_t>> ServerOptions::ShmUids() const {
+  std::vector<uid_t> uids = {geteuid()};
+  for (const absl::string_view text : absl::StrSplit(shm_uids, ',', absl::SkipEmpty())) {
+    uint32_t uid = 0;
+    if (!absl::SimpleAtoi(text, &uid)) {
+      return Wrong("shm_uids", shm_uids, "use numbers of users, as 1000,1001");
+    }
+    uids.push_back(uid);
+  }
+  return uids;
 }
 
 ServerSetup ServerOptions::GrpcSetup() const {

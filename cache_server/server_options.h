@@ -1,10 +1,14 @@
 // All settings of ibid-server: a field is a flag of the same name.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cache_server/block_store.h"
@@ -34,6 +38,9 @@ struct ServerOptions {
   uint32_t leased_percent_per_session_max = 50;
   std::string tenants_file;  // quotas; empty: none
   ByteCount extent_bytes{uint64_t{64} << 20};
+  std::string transport = "auto";  // ways for block bytes besides gRPC: auto, shm, or grpc (none)
+  std::string shm_socket;          // empty: an abstract one of the server's own
+  std::string shm_uids;            // besides the server's own user
   absl::Duration lease_ttl = absl::Seconds(30);
   absl::Duration session_ttl = absl::Seconds(15);
   absl::Duration reservation_ttl = absl::Seconds(30);
@@ -51,6 +58,11 @@ struct ServerOptions {
 
   BlockStoreOptions StoreOptions() const;
   ServerSetup GrpcSetup() const;
+
+  // Whether clients on this host may have the arena, and of which users.
+  bool SharesMemory() const;
+  // Errors: InvalidArgument (--shm_uids).
+  absl::StatusOr<std::vector<uid_t>> ShmUids() const;
 };
 
 }  // namespace ibid

@@ -9,6 +9,7 @@
 #include "cache_server/rpc_metrics.h"
 #include "core/clock.h"
 #include "core/mutex.h"
+#include "transport/shm_listener.h"
 
 namespace ibid {
 
@@ -56,6 +57,7 @@ class Hold {
 
 struct ServiceState {
   BlockStore* store = nullptr;
+  const ShmListener* shm = nullptr;  // null: no client has the arena mapped
   uint64_t incarnation = 0;
   absl::Duration heartbeat;
   absl::Duration stalled_max;  // a fetch whose client takes nothing for so long is over

@@ -77,6 +77,7 @@ class SessionStream final : public BidiCall<v1::SessionRequest, v1::SessionRespo
     outgoing_.set_incarnation(state_->incarnation);
     outgoing_.set_session_id(session_.value);
     outgoing_.set_heartbeat_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(state_->heartbeat)));
+    if (state_->shm != nullptr) outgoing_.set_shm_socket(state_->shm->socket());
     outgoing_.set_lease_ttl_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(state_->lease_ttl)));
   }
 

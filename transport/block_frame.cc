@@ -1,12 +1,12 @@
 // A frame on the wire (field numbers of proto/ibid/v1/block_frame.proto):
 //
-//   slice 1: | fields 1..12, those that are not their type's zero | tag of field 100 | payload
+//   slice 1: | fields 1..15, those that are not their type's zero | tag of field 100 | payload
 //   length | slice 2: | payload: the slot's own memory |
 //
 // A PublishRequest (cache.proto) is its fields 1..3 and then, for each frame, the tag of field 4,
-// the frame's length and the frame. What lies between two payloads with an owner is one slice.
-// Messages of other protobuf libraries may hold the fields in any order and cut anywhere into
-// slices.
+// the frame's length and the frame; a FetchResponse is the same without fields 1..3. What lies
+// between two payloads with an owner is one slice. Messages of other protobuf libraries may hold
+// the fields in any order and cut anywhere into slices.
 #include "transport/block_frame.h"
 
 #include <google/protobuf/io/coded_stream.h>
@@ -50,6 +50,9 @@ enum Field : int {
   kLayerCount = 10,
   kRangeChecksum = 11,
   kIncarnation = 12,
+  kSharedBytes = 13,
+  kSharedOffset = 14,
+  kSharedGeneration = 15,
   kPayload = 100,
 };
 
@@ -109,6 +112,9 @@ size_t WriteFields(const FrameHeader& header, size_t payload_bytes, uint8_t* beg
   writer.Varint(kLayerCount, header.layer_count);
   writer.Fixed64(kRangeChecksum, header.range_checksum);
   writer.Fixed64(kIncarnation, header.incarnation);
+  writer.Varint(kSharedBytes, header.shared_bytes);
+  writer.Fixed64(kSharedOffset, header.shared_offset);
+  writer.Varint(kSharedGeneration, header.shared_generation);
   if (payload_bytes > 0) writer.LengthOf(kPayload, payload_bytes);
   return static_cast<size_t>(writer.at() - begin);
 }
@@ -229,6 +235,12 @@ class FrameReader : public FieldReader {
         return ReadU64(&header_.range_checksum);
       case Fixed64Tag(kIncarnation):
         return ReadU64(&header_.incarnation);
+      case VarintTag(kSharedBytes):
+        return ReadU32(&header_.shared_bytes);
+      case Fixed64Tag(kSharedOffset):
+        return ReadU64(&header_.shared_offset);
+      case VarintTag(kSharedGeneration):
+        return ReadU32(&header_.shared_generation);
       case BytesTag(kPayload):
         return ReadPayload();
       default:
@@ -298,21 +310,6 @@ absl::StatusOr<Slices> SlicesOf(absl::string_view what, const grpc::ByteBuffer& 
 
 }  // namespace
 
-grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
-                             std::shared_ptr<const void> owner) {
-  IBID_CHECK(payload.size() <= kBlockPayloadBytesMax) << payload.size();
-  IBID_CHECK(header.tier.size() <= kTextFieldBytesMax);
-  uint8_t fixed_room[kHeaderBytesMax + kTextFieldBytesMax];
-  const size_t fields_bytes = WriteFields(header, payload.size(), fixed_room);
-  if (payload.empty()) {
-    const grpc::Slice slice(fixed_room, fields_bytes);
-    return grpc::ByteBuffer(&slice, 1);
-  }
-  const grpc::Slice slices[] = {grpc::Slice(fixed_room, fields_bytes),
-                                OwnedSlice(payload, std::move(owner))};
-  return grpc::ByteBuffer(slices, 2);
-}
-
 namespace {
 
 // What a message of publish is made of: pieces that are copied into one slice, and payloads that
@@ -346,7 +343,7 @@ class PublishWriter {
 }  // namespace
 
 grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const OutgoingFrame> frames) {
-  IBID_CHECK(frames.size() <= kPublishFramesPerMessageMax) << frames.size();
+  IBID_CHECK(frames.size() <= kFramesPerMessageMax) << frames.size();
   size_t payloads_bytes = 0;
   PublishWriter writer;
   uint8_t fields[kHeaderBytesMax + kTextFieldBytesMax];
@@ -370,25 +367,10 @@ grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const Outg
   return writer.Finish();
 }
 
-absl::StatusOr<ReceivedFrame> ReceivedFrame::Parse(const grpc::ByteBuffer& message) {
-  IBID_RETURN_IF_ERROR(CheckMessage("BlockFrame", message));
-  ReceivedFrame frame;
-  IBID_ASSIGN_OR_RETURN(frame.slices_, SlicesOf("BlockFrame", message));
-  grpc::ByteBuffer readable(message);  // shares the slices
-  grpc::ProtoBufferReader reader(&readable);
-  CodedInputStream input(&reader);
-  FrameReader fields(&input, &frame.header_);
-  IBID_RETURN_IF_ERROR(fields.Read());
-  frame.payload_begin_ = fields.payload_begin();
-  frame.payload_bytes_ = fields.payload_bytes();
-  IBID_RETURN_IF_ERROR(CheckFields("BlockFrame", message.Length() - frame.payload_bytes_));
-  return frame;
-}
-
 // Reads one PublishRequest, its frames where they lie in `slices`.
-class ReceivedPublish::Reader : public FieldReader {
+class ReceivedFrames::Reader : public FieldReader {
  public:
-  Reader(const Slices& slices, size_t message_bytes, CodedInputStream* input, ReceivedPublish* into)
+  Reader(const Slices& slices, size_t message_bytes, CodedInputStream* input, ReceivedFrames* into)
       : FieldReader("PublishRequest", input),
         slices_(slices),
         message_bytes_(message_bytes),
@@ -420,10 +402,9 @@ class ReceivedPublish::Reader : public FieldReader {
     const bool is_whole = in_.ReadVarint32(&length) &&
                           length <= message_bytes_ - static_cast<size_t>(in_.CurrentPosition());
     if (!is_whole) return Malformed("frame: it is cut short");
-    if (into_.frames.size() >= kPublishFramesPerMessageMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("PublishRequest: more frames than kPublishFramesPerMessageMax=",
-                       kPublishFramesPerMessageMax));
+    if (into_.frames.size() >= kFramesPerMessageMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "PublishRequest: more frames than kFramesPerMessageMax=", kFramesPerMessageMax));
     }
     ReceivedFrame frame;
     frame.slices_ = slices_;
@@ -440,17 +421,21 @@ class ReceivedPublish::Reader : public FieldReader {
 
   const Slices& slices_;
   const size_t message_bytes_;
-  ReceivedPublish& into_;
+  ReceivedFrames& into_;
   size_t payloads_bytes_ = 0;
 };
 
-absl::StatusOr<ReceivedPublish> ReceivedPublish::Parse(const grpc::ByteBuffer& message) {
+grpc::ByteBuffer EncodeFetch(std::span<const OutgoingFrame> frames) {
+  return EncodePublish(PublishHeader{}, frames);
+}
+
+absl::StatusOr<ReceivedFrames> ReceivedFrames::Parse(const grpc::ByteBuffer& message) {
   IBID_RETURN_IF_ERROR(CheckMessage("PublishRequest", message));
   IBID_ASSIGN_OR_RETURN(const Slices slices, SlicesOf("PublishRequest", message));
   grpc::ByteBuffer readable(message);  // shares the slices
   grpc::ProtoBufferReader reader(&readable);
   CodedInputStream input(&reader);
-  ReceivedPublish publish;
+  ReceivedFrames publish;
   IBID_RETURN_IF_ERROR(Reader(slices, message.Length(), &input, &publish).Read());
   return publish;
 }

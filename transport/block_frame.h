@@ -45,15 +45,12 @@ struct FrameHeader {
   uint32_t layer_count = 0;
   uint64_t range_checksum = 0;
   uint64_t incarnation = 0;
+  uint32_t shared_bytes = 0;  // 0: the payload is in the frame
+  uint64_t shared_offset = 0;
+  uint32_t shared_generation = 0;
 
   bool operator==(const FrameHeader&) const = default;
 };
-
-// A message whose last slice refers to `payload`; `owner` is released on any thread once gRPC needs
-// it no more, which may be after the call has ended. An absent payload is an empty view with no
-// owner.
-grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
-                             std::shared_ptr<const void> owner);
 
 // Whose blocks the frames of a publish stream are.
 struct PublishHeader {
@@ -64,26 +61,26 @@ struct PublishHeader {
   bool operator==(const PublishHeader&) const = default;
 };
 
-// A frame to be sent. Without an owner the payload is copied into the message.
+// A frame to be sent. Without an owner the payload is copied into the message; else the message
+// refers to it, and the owner is released on any thread once gRPC needs it no more, which may be
+// after the call has ended.
 struct OutgoingFrame {
   FrameHeader header;
   ByteView payload;
   std::shared_ptr<const void> owner;
 };
 
-// A PublishRequest; owners are released as EncodeFrame says. REQUIRES: at most
-// kPublishFramesPerMessageMax frames, of kBlockPayloadBytesMax payload bytes in all.
+// A PublishRequest. REQUIRES: at most kFramesPerMessageMax frames, of kBlockPayloadBytesMax payload
+// bytes in all.
 grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const OutgoingFrame> frames);
+
+// A FetchResponse: a PublishRequest without its header. REQUIRES: as of EncodePublish.
+grpc::ByteBuffer EncodeFetch(std::span<const OutgoingFrame> frames);
 
 // A received frame: its fields, and where in the message the payload lies. Owns the message's
 // memory, with the other frames of the message. Move-only.
 class ReceivedFrame {
  public:
-  // Fields may come in any order and more than once (the last counts); unknown ones are skipped.
-  // Errors: InvalidArgument (not a BlockFrame; a digest that is not 32 bytes; a limit of
-  // transport/limits.h, by name).
-  static absl::StatusOr<ReceivedFrame> Parse(const grpc::ByteBuffer& message);
-
   ReceivedFrame(ReceivedFrame&&) = default;
   ReceivedFrame& operator=(ReceivedFrame&&) = default;
 
@@ -97,7 +94,7 @@ class ReceivedFrame {
   uint64_t CopyPayload(MutableByteView destination) const;
 
  private:
-  friend struct ReceivedPublish;
+  friend struct ReceivedFrames;
 
   ReceivedFrame() = default;
 
@@ -107,12 +104,14 @@ class ReceivedFrame {
   size_t payload_bytes_ = 0;
 };
 
-// A received PublishRequest.
-struct ReceivedPublish {
-  // Errors: as of ReceivedFrame::Parse.
-  static absl::StatusOr<ReceivedPublish> Parse(const grpc::ByteBuffer& message);
+// A received PublishRequest or FetchResponse.
+struct ReceivedFrames {
+  // Fields may come in any order and more than once (the last counts); unknown ones are skipped.
+  // Errors: InvalidArgument (no such message; a digest that is not 32 bytes; a limit of
+  // transport/limits.h, by name).
+  static absl::StatusOr<ReceivedFrames> Parse(const grpc::ByteBuffer& message);
 
-  PublishHeader header;
+  PublishHeader header;  // of a PublishRequest
   std::vector<ReceivedFrame> frames;
 
  private:

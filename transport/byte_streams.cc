@@ -34,7 +34,29 @@ v1::FetchRequest MakeFetchRequest(const FetchCall& call, std::span<const BlockKe
   request.set_keys(EncodeKeys(keys));
   request.set_first_layer(call.first_layer);
   request.set_layer_count(call.layer_count);
+  request.set_takes_shared(call.shm != nullptr && call.lease_id != 0);
   return request;
+}
+
+// Reads the shared slot to `into`. Whether it is still that of the block is looked at last.
+BlockOutcome TakeShared(const FrameHeader& header, const FetchCall& call, uint64_t expected,
+                        MutableByteView into) {
+  if (call.shm == nullptr) return BlockOutcome::kCorrupt;
+  const ArenaPlace place{header.shared_offset, header.shared_bytes, header.shared_generation};
+  const std::optional<ByteView> bytes = call.shm->BytesAt(place);
+  if (!bytes.has_value()) return BlockOutcome::kCorrupt;
+  const uint64_t computed = CopyLarge(*bytes, into);
+  if (!call.shm->IsCurrent(place)) return BlockOutcome::kMiss;
+  return computed == expected ? BlockOutcome::kOk : BlockOutcome::kCorrupt;
+}
+
+// Whether the frame has the block of `key` in the asked form.
+bool IsAsAsked(const ReceivedFrame& frame, const FetchCall& call, const BlockKey& key,
+               uint64_t payload_bytes) {
+  const FrameHeader& header = frame.header();
+  const uint64_t bytes = header.shared_bytes > 0 ? header.shared_bytes : frame.payload_bytes();
+  return header.key == key && bytes == payload_bytes && header.layer_count == call.layer_count &&
+         (call.layer_count == 0 || header.first_layer == call.first_layer);
 }
 
 // Takes the frame's payload to `into`. The bytes count only if they are those of `key` in the asked
@@ -44,12 +66,49 @@ BlockOutcome TakeFrame(const ReceivedFrame& frame, const FetchCall& call, const 
   const FrameHeader& header = frame.header();
   if (header.outcome == BlockOutcome::kCorrupt) return BlockOutcome::kCorrupt;
   if (header.outcome != BlockOutcome::kOk) return BlockOutcome::kMiss;
-  const bool is_as_asked = header.key == key && frame.payload_bytes() == into.size() &&
-                           header.layer_count == call.layer_count &&
-                           (call.layer_count == 0 || header.first_layer == call.first_layer);
-  if (!is_as_asked) return BlockOutcome::kCorrupt;
+  if (!IsAsAsked(frame, call, key, into.size())) return BlockOutcome::kCorrupt;
   const uint64_t expected = call.layer_count == 0 ? header.checksum : header.range_checksum;
+  if (header.shared_bytes > 0) return TakeShared(header, call, expected, into);
   return frame.CopyPayload(into) == expected ? BlockOutcome::kOk : BlockOutcome::kCorrupt;
+}
+
+// Asks for the blocks of `keys` and hands each frame to `take`, in their order.
+absl::Status ReadFrames(grpc::Channel* channel, const FetchCall& call,
+                        std::span<const BlockKey> keys, absl::Duration timeout,
+                        const std::function<void(uint32_t, const ReceivedFrame&)>& take) {
+  if (keys.empty()) return absl::OkStatus();
+  grpc::ClientContext context;
+  SetTimeout(timeout, &context);
+  const grpc::internal::RpcMethod method(kFetchMethod, grpc::internal::RpcMethod::SERVER_STREAMING);
+  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(channel, method, &context,
+                                                                    MakeFetchRequest(call, keys)));
+  absl::Status own_error;
+  uint32_t next = 0;
+  grpc::ByteBuffer message;
+  while (own_error.ok() && stream->Read(&message)) {
+    const absl::StatusOr<ReceivedFrames> received = ReceivedFrames::Parse(message);
+    if (!received.ok()) {
+      own_error = absl::InternalError(
+          absl::StrCat("Fetch: the server sent a wrong message: ", received.status().message()));
+      break;
+    }
+    for (const ReceivedFrame& frame : received->frames) {
+      if (next >= keys.size() || frame.header().index != next) {
+        own_error = absl::InternalError(
+            absl::StrCat("Fetch: frame ", frame.header().index, " came for block ", next));
+        break;
+      }
+      take(next++, frame);
+    }
+  }
+  if (!own_error.ok()) context.TryCancel();
+  const grpc::Status status = stream->Finish();
+  if (!own_error.ok()) return own_error;
+  IBID_RETURN_IF_ERROR(FromGrpcStatus(status));
+  if (next == keys.size()) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("Fetch: the stream ended after ", next, " of ", keys.size(), " blocks"));
 }
 
 // One Publish call: frames run ahead of the results as far as transport/limits.h says.
@@ -61,7 +120,8 @@ class PublishRun {
         call_(call),
         blocks_(blocks),
         on_result_(on_result),
-        is_answered_(blocks.size()) {}
+        is_answered_(blocks.size()),
+        staged_(blocks.size()) {}
 
   absl::StatusOr<uint64_t> Run(const std::shared_ptr<grpc::Channel>& channel,
                                absl::Duration timeout) {
@@ -122,9 +182,10 @@ class PublishRun {
     // A message of small blocks waits until it is full: each costs as much as some of its blocks.
     const bool is_small = IsSmall(blocks_[sent_count_]);
     const size_t frames_max =
-        is_small ? std::min(kPublishFramesPerMessageMax, blocks_.size() - sent_count_) : 1;
+        is_small ? std::min(kFramesPerMessageMax, blocks_.size() - sent_count_) : 1;
     const size_t window = is_small ? kPublishSmallFramesInFlight : kPublishFramesInFlight;
     if (sent_count_ - answered_count_ + frames_max > window) return;
+    if (!is_small && IsStagingFull()) return;  // until a result makes room
     if (!EncodeNext(frames_max)) {
       context_.TryCancel();
       return;
@@ -133,6 +194,14 @@ class PublishRun {
     grpc::WriteOptions options;
     if (sent_count_ == blocks_.size()) options.set_last_message();
     stream_->Write(outgoing_, options, TagOf(Step::kWrite));
+  }
+
+  // Takes room in the shared staging memory for the next block. False when there is none, or none
+  // yet, and the block goes by message.
+  bool IsStagingFull() {
+    if (call_.shm == nullptr || staged_next_.owner != nullptr) return false;
+    staged_next_ = call_.shm->Stage(blocks_[sent_count_].payload.size());
+    return staged_next_.owner == nullptr && staged_count_ > 0;
   }
 
   static bool IsSmall(const PublishBlock& block) {
@@ -168,6 +237,17 @@ class PublishRun {
     header.position = block.link.position;
     frame->payload = block.payload;
     frame->owner = block.owner;
+    if (staged_next_.owner != nullptr) {
+      const uint64_t computed = CopyLarge(block.payload, staged_next_.bytes);
+      header.checksum = block.checksum.value_or(computed);
+      header.shared_bytes = static_cast<uint32_t>(block.payload.size());
+      header.shared_offset = staged_next_.offset;
+      frame->payload = {};
+      frame->owner = nullptr;
+      staged_[sent_count_] = std::move(staged_next_.owner);
+      ++staged_count_;
+      return true;
+    }
     // A small one without an owner is copied into the message.
     if (block.owner != nullptr || IsSmall(block)) {
       header.checksum = block.checksum.has_value() ? *block.checksum : Checksum(block.payload);
@@ -199,6 +279,10 @@ class PublishRun {
       if (!is_right) break;
       is_answered_[result.index()] = true;
       ++answered_count_;
+      if (staged_[result.index()] != nullptr) {
+        staged_[result.index()] = nullptr;
+        --staged_count_;
+      }
       on_result_(PublishBlockResult{result.index(), static_cast<BlockOutcome>(result.outcome()),
                                     result.detail()});
     }
@@ -214,6 +298,11 @@ class PublishRun {
   const std::span<const PublishBlock> blocks_;
   const std::function<void(const PublishBlockResult&)>& on_result_;
   std::vector<bool> is_answered_;  // by index
+  // Pieces of the shared staging memory, by index, until the block is answered. Of a block that is
+  // not answered the server may still read the piece; its checksum then tells that it is used anew.
+  std::vector<std::shared_ptr<const void>> staged_;
+  size_t staged_count_ = 0;
+  ShmAttachment::Staged staged_next_;
 
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
@@ -238,40 +327,32 @@ absl::StatusOr<FetchReply> FetchBlocks(
     const std::function<void(uint32_t, BlockOutcome)>& on_block) {
   IBID_CHECK(keys.size() == into.size()) << keys.size() << " " << into.size();
   FetchReply reply;
-  if (keys.empty()) return reply;
-  grpc::ClientContext context;
-  SetTimeout(timeout, &context);
-  const grpc::internal::RpcMethod method(kFetchMethod, grpc::internal::RpcMethod::SERVER_STREAMING);
-  const std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> stream(
-      grpc::internal::ClientReaderFactory<grpc::ByteBuffer>::Create(channel, method, &context,
-                                                                    MakeFetchRequest(call, keys)));
-  absl::Status own_error;
-  uint32_t next = 0;
-  grpc::ByteBuffer message;
-  while (own_error.ok() && stream->Read(&message)) {
-    absl::StatusOr<ReceivedFrame> frame = ReceivedFrame::Parse(message);
-    if (!frame.ok()) {
-      own_error = absl::InternalError(
-          absl::StrCat("Fetch: the server sent a wrong frame: ", frame.status().message()));
-    } else if (next >= keys.size() || frame->header().index != next) {
-      own_error = absl::InternalError(
-          absl::StrCat("Fetch: frame ", frame->header().index, " came for block ", next));
-    } else {
-      const BlockOutcome outcome = TakeFrame(*frame, call, keys[next], into[next]);
-      reply.incarnation = frame->header().incarnation;
-      if (outcome == BlockOutcome::kOk) reply.bytes += into[next].size();
-      on_block(next, outcome);
-      ++next;
-    }
-  }
-  if (!own_error.ok()) context.TryCancel();
-  const grpc::Status status = stream->Finish();
-  if (!own_error.ok()) return own_error;
-  IBID_RETURN_IF_ERROR(FromGrpcStatus(status));
-  if (next < keys.size()) {
-    return absl::InternalError(
-        absl::StrCat("Fetch: the stream ended after ", next, " of ", keys.size(), " blocks"));
-  }
+  const auto take = [&](uint32_t i, const ReceivedFrame& frame) {
+    const BlockOutcome outcome = TakeFrame(frame, call, keys[i], into[i]);
+    reply.incarnation = frame.header().incarnation;
+    if (outcome == BlockOutcome::kOk) reply.bytes += into[i].size();
+    on_block(i, outcome);
+  };
+  IBID_RETURN_IF_ERROR(ReadFrames(channel, call, keys, timeout, take));
+  return reply;
+}
+
+absl::StatusOr<LocateReply> LocateBlocks(grpc::Channel* channel, const FetchCall& call,
+                                         std::span<const BlockKey> keys, uint64_t payload_bytes,
+                                         absl::Duration timeout) {
+  IBID_CHECK(call.shm != nullptr && call.lease_id != 0 && call.layer_count == 0);
+  LocateReply reply;
+  reply.blocks.resize(keys.size());
+  const auto take = [&](uint32_t i, const ReceivedFrame& frame) {
+    const FrameHeader& header = frame.header();
+    reply.incarnation = header.incarnation;
+    const ArenaPlace place{header.shared_offset, header.shared_bytes, header.shared_generation};
+    const bool is_there = header.outcome == BlockOutcome::kOk && header.shared_bytes > 0 &&
+                          IsAsAsked(frame, call, keys[i], payload_bytes) &&
+                          call.shm->BytesAt(place).has_value();
+    if (is_there) reply.blocks[i] = LocatedBlock{place, header.checksum};
+  };
+  IBID_RETURN_IF_ERROR(ReadFrames(channel, call, keys, timeout, take));
   return reply;
 }
 

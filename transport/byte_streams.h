@@ -1,5 +1,5 @@
-// The two calls that move block bytes, from the client's end; what they promise stands at
-// CacheChannel::Fetch and Publish. Private to transport/.
+// The calls that move block bytes, from the client's end; what they promise stands at
+// CacheChannel::Fetch, Locate and Publish. Private to transport/.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,6 +17,10 @@ absl::StatusOr<FetchReply> FetchBlocks(grpc::Channel* channel, const FetchCall& 
                                        std::span<const MutableByteView> into,
                                        absl::Duration timeout,
                                        const std::function<void(uint32_t, BlockOutcome)>& on_block);
+
+absl::StatusOr<LocateReply> LocateBlocks(grpc::Channel* channel, const FetchCall& call,
+                                         std::span<const BlockKey> keys, uint64_t payload_bytes,
+                                         absl::Duration timeout);
 
 absl::StatusOr<uint64_t> PublishBlocks(
     const std::shared_ptr<grpc::Channel>& channel, StagingPool* staging, const PublishCall& call,

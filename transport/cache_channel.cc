@@ -209,6 +209,12 @@ class GrpcCacheChannel final : public CacheChannel {
     return FetchBlocks(channel_.get(), call, keys, into, timeout, on_block);
   }
 
+  absl::StatusOr<LocateReply> Locate(const FetchCall& call, std::span<const BlockKey> keys,
+                                     uint64_t payload_bytes, absl::Duration timeout) override {
+    IBID_RETURN_IF_ERROR(CheckKeysCount("Fetch", keys.size()));
+    return LocateBlocks(channel_.get(), call, keys, payload_bytes, timeout);
+  }
+
   absl::StatusOr<uint64_t> Publish(
       const PublishCall& call, std::span<const PublishBlock> blocks, absl::Duration timeout,
       const std::function<void(const PublishBlockResult&)>& on_result) override {

@@ -24,6 +24,7 @@
 #include "transport/block_frame.h"
 #include "transport/cache_watch.h"
 #include "transport/channel.h"
+#include "transport/shm_attachment.h"
 
 namespace ibid {
 
@@ -76,6 +77,8 @@ struct FetchCall {
   uint64_t lease_id = 0;     // 0: by keys alone
   uint32_t first_layer = 0;  // layer_count 0: whole blocks
   uint32_t layer_count = 0;
+  // Blocks under the lease are read from the server's arena. Null: all bytes come in messages.
+  std::shared_ptr<const ShmAttachment> shm;
 };
 
 struct FetchReply {
@@ -83,10 +86,23 @@ struct FetchReply {
   uint64_t bytes = 0;  // of payload, received whole and with the right checksum
 };
 
+// A block where it lies, and the checksum that its bytes must have.
+struct LocatedBlock {
+  ArenaPlace place;
+  uint64_t checksum = 0;
+};
+
+struct LocateReply {
+  uint64_t incarnation = 0;
+  std::vector<std::optional<LocatedBlock>> blocks;
+};
+
 struct PublishCall {
   uint64_t session_id = 0;
   NamespaceId ns;
   bool durable = false;
+  // Large payloads are put into its staging memory. Null: all bytes go in messages.
+  std::shared_ptr<ShmAttachment> shm;
 };
 
 struct PublishBlock {
@@ -151,6 +167,8 @@ class CacheSession {
   virtual uint64_t incarnation() const = 0;
   virtual absl::Duration heartbeat() const = 0;
   virtual absl::Duration lease_ttl() const = 0;
+  // Where clients on the server's host can have its memory; empty: nowhere.
+  virtual std::string shm_socket() const = 0;
   // The stream has ended, or the server has not answered for two heartbeats. Never becomes false
   // again.
   virtual bool is_broken() const = 0;
@@ -224,6 +242,13 @@ class CacheChannel {
       const FetchCall& call, std::span<const BlockKey> keys, std::span<const MutableByteView> into,
       absl::Duration timeout,
       const std::function<void(uint32_t index, BlockOutcome)>& on_block) = 0;
+
+  // Where the blocks of `keys` lie in the arena that `call.shm` has mapped, instead of their bytes.
+  // One entry a key: nothing for what is not there, or not in the arena. The places are good as
+  // long as the lease; their bytes were right when they came into the arena. REQUIRES: call.shm, a
+  // lease, whole blocks.
+  virtual absl::StatusOr<LocateReply> Locate(const FetchCall& call, std::span<const BlockKey> keys,
+                                             uint64_t payload_bytes, absl::Duration timeout) = 0;
 
   // Sends `blocks` in order and calls `on_result` on the calling thread for each block that the
   // server answered, in order of completion. Blocks without a call, when an error ends the stream

@@ -276,6 +276,7 @@ class OpenedSession final : public CacheSession {
   uint64_t incarnation() const override { return response_.incarnation(); }
   absl::Duration heartbeat() const override { return absl::Milliseconds(response_.heartbeat_ms()); }
   absl::Duration lease_ttl() const override { return absl::Milliseconds(response_.lease_ttl_ms()); }
+  std::string shm_socket() const override { return response_.shm_socket(); }
   bool is_broken() const override { return stream_->is_broken(); }
   void ReleaseLeases(std::span<const uint64_t> lease_ids) override {
     stream_->ReleaseLeases(lease_ids);

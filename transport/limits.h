@@ -26,18 +26,20 @@ inline constexpr size_t kReleaseLeasesMax = 65'536;
 // Text fields: names, namespace fields.
 inline constexpr size_t kTextFieldBytesMax = 4'096;
 
-// Publish: frames in one message.
-inline constexpr size_t kPublishFramesPerMessageMax = 64;
+// Publish, Fetch: frames in one message.
+inline constexpr size_t kFramesPerMessageMax = 64;
 // Publish: payloads that a client puts into one message. A block of more than half of it travels
 // alone.
 inline constexpr size_t kPublishMessageBytes = size_t{64} << 10;
 // Publish: frames that a client has on their way ahead of their results; of blocks that share
 // messages, as many as two messages hold.
 inline constexpr size_t kPublishFramesInFlight = 64;
-inline constexpr size_t kPublishSmallFramesInFlight = 2 * kPublishFramesPerMessageMax;
+inline constexpr size_t kPublishSmallFramesInFlight = 2 * kFramesPerMessageMax;
 // Publish: frames that the server has taken from one stream and not yet answered; then it stops
 // reading. The last message may go beyond it.
 inline constexpr size_t kPublishFramesUnanswered = 256;
+// Fetch: payloads that the server puts into one message. A block of more travels alone.
+inline constexpr size_t kFetchMessageBytes = size_t{64} << 10;
 // Fetch: blocks of one stream that the server reads from a tier ahead of the one it writes.
 inline constexpr size_t kFetchBlocksAhead = 8;
 
@@ -47,6 +49,11 @@ inline constexpr size_t kWatchNamespacesMax = 1'024;
 // Streams of one connection, and so the calls of one client to one server at a time; more wait at
 // the client.
 inline constexpr int kConnectionStreamsMax = 1'024;
+
+// Clients on its host that share memory with one server at a time; more of them use gRPC.
+inline constexpr size_t kShmClientsMax = 1'024;
+// Staging memory of one client.
+inline constexpr uint64_t kShmStagingBytesMax = uint64_t{1} << 30;
 
 // A Match waits no longer than this for pending blocks, whatever it asks for.
 inline constexpr absl::Duration kWaitPendingMax = absl::Seconds(30);

@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint32_t kBlockBytes = 256;
 constexpr uint32_t kClientsCount = 8;
-constexpr uint32_t kOfferKeys = 512;  // a multiple of kPublishFramesPerMessageMax
+constexpr uint32_t kOfferKeys = 512;  // a multiple of kFramesPerMessageMax
 
 // To the messages of one publish; the buffers share their bytes.
 const std::vector<grpc::ByteBuffer>& AnswersToAChain() {
@@ -35,7 +35,7 @@ const std::vector<grpc::ByteBuffer>& AnswersToAChain() {
     for (uint32_t index = 0; index < kOfferKeys;) {
       v1::PublishResponse response;
       response.set_incarnation(1);
-      for (uint32_t i = 0; i < kPublishFramesPerMessageMax; ++i, ++index) {
+      for (uint32_t i = 0; i < kFramesPerMessageMax; ++i, ++index) {
         v1::PublishResult* const result = response.add_results();
         result->set_index(index);
         result->set_outcome(v1::BLOCK_OUTCOME_OK);

@@ -64,6 +64,9 @@ void ExpectSame(const v1::BlockFrame& expected, const ReceivedFrame& frame, int 
   EXPECT_EQ(header.layer_count, expected.layer_count()) << seed;
   EXPECT_EQ(header.range_checksum, expected.range_checksum()) << seed;
   EXPECT_EQ(header.incarnation, expected.incarnation()) << seed;
+  EXPECT_EQ(header.shared_bytes, expected.shared_bytes()) << seed;
+  EXPECT_EQ(header.shared_offset, expected.shared_offset()) << seed;
+  EXPECT_EQ(header.shared_generation, expected.shared_generation()) << seed;
   EXPECT_EQ(PayloadText(frame), expected.payload()) << seed;
   if (!expected.key().empty()) {
     EXPECT_EQ(std::string(header.key.digest.begin(), header.key.digest.end()), expected.key())
@@ -79,7 +82,7 @@ TEST(BlockFrameFuzzTest, MutatedFramesAreFramesOrInvalidArgument) {
   for (int seed = 0; seed < kMutantsCount; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     const std::string mutant = Mutate(sample, random);
-    const auto frame = ReceivedFrame::Parse(CutInto(mutant, RandomCuts(mutant.size(), random)));
+    const auto frame = ParseFrame(mutant, RandomCuts(mutant.size(), random));
     v1::BlockFrame reference;
     const bool is_reference_ok = reference.ParseFromString(mutant);
     if (!frame.ok()) {
@@ -108,7 +111,7 @@ TEST(BlockFrameFuzzTest, MutatedPublishesArePublishesOrInvalidArgument) {
   for (int seed = 0; seed < kMutantsCount; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     const std::string mutant = Mutate(sample, random);
-    const auto publish = ReceivedPublish::Parse(CutInto(mutant, RandomCuts(mutant.size(), random)));
+    const auto publish = ReceivedFrames::Parse(CutInto(mutant, RandomCuts(mutant.size(), random)));
     v1::PublishRequest reference;
     const bool is_reference_ok = reference.ParseFromString(mutant);
     if (!publish.ok()) {
@@ -144,10 +147,10 @@ TEST(BlockFrameFuzzTest, RandomBytesAreFramesOrInvalidArgument) {
     std::mt19937_64 random(static_cast<uint64_t>(seed) + 1'000'000);
     std::string bytes(random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    const auto frame = ReceivedFrame::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
+    const auto frame = ParseFrame(bytes, RandomCuts(bytes.size(), random));
     ASSERT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status()))
         << seed << " " << frame.status();
-    const auto publish = ReceivedPublish::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
+    const auto publish = ReceivedFrames::Parse(CutInto(bytes, RandomCuts(bytes.size(), random)));
     ASSERT_TRUE(publish.ok() || absl::IsInvalidArgument(publish.status()))
         << seed << " " << publish.status();
   }

@@ -15,17 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 
 // One field in wire form.
-std::string BytesField(int field, absl::string_view bytes) {
-  std::string out;
-  google::protobuf::io::StringOutputStream stream(&out);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.WriteTag(static_cast<uint32_t>(field) << 3 | 2);
-  coded.WriteVarint32(static_cast<uint32_t>(bytes.size()));
-  coded.WriteRaw(bytes.data(), static_cast<int>(bytes.size()));
-  coded.Trim();
-  return out;
-}
-
 std::string VarintField(int field, uint64_t value) {
   std::string out;
   google::protobuf::io::StringOutputStream stream(&out);
@@ -40,29 +29,31 @@ TEST(BlockFrameTest, TheGeneratedClassReadsOurFrames) {
   const std::vector<std::byte> payload = PatternBytes(100'000);
   const auto owner = std::make_shared<int>(1);
   const std::string wire = FlatBytes(EncodeFrame(FullHeader(), payload, owner));
-  v1::BlockFrame frame;
-  ASSERT_TRUE(frame.ParseFromString(wire));
-  EXPECT_EQ(frame.SerializeAsString(), GeneratedFrame(FullHeader(), payload).SerializeAsString());
+  v1::FetchResponse message;
+  ASSERT_TRUE(message.ParseFromString(wire));
+  ASSERT_EQ(message.frames_size(), 1);
+  EXPECT_EQ(message.frames(0).SerializeAsString(),
+            GeneratedFrame(FullHeader(), payload).SerializeAsString());
   // Byte for byte what the generated class would have written.
-  EXPECT_EQ(wire, frame.SerializeAsString());
+  EXPECT_EQ(wire, message.SerializeAsString());
 }
 
 TEST(BlockFrameTest, WeReadFramesOfTheGeneratedClass) {
   const std::vector<std::byte> payload = PatternBytes(70'000);
   const std::string wire = GeneratedFrame(FullHeader(), payload).SerializeAsString();
-  const auto frame = ReceivedFrame::Parse(CutInto(wire, {}));
+  const auto frame = ParseFrame(wire, {});
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header(), FullHeader());
   EXPECT_EQ(PayloadText(*frame), AsText(payload));
 }
 
 TEST(BlockFrameTest, AnEmptyMessageIsAFrameOfDefaults) {
-  const auto frame = ReceivedFrame::Parse(CutInto("", {}));
+  const auto frame = ParseFrame("", {});
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header(), FrameHeader());
   EXPECT_EQ(frame->payload_bytes(), 0u);
   const std::string wire = FlatBytes(EncodeFrame(FrameHeader(), {}, nullptr));
-  EXPECT_EQ(wire, "");
+  EXPECT_EQ(wire, BytesField(4, ""));
 }
 
 TEST(BlockFrameTest, ThePayloadIsSentFromWhereItLiesAndItsOwnerIsHeldUntilTheLastSlice) {
@@ -85,12 +76,12 @@ TEST(BlockFrameTest, ReadsFramesThatAreCutAtEveryByte) {
   std::vector<size_t> everywhere;
   for (size_t cut = 0; cut <= wire.size(); ++cut) {
     everywhere.push_back(cut);
-    const auto frame = ReceivedFrame::Parse(CutInto(wire, {cut}));
+    const auto frame = ParseFrame(wire, {cut});
     ASSERT_TRUE(frame.ok()) << cut << " " << frame.status();
     ASSERT_EQ(frame->header(), FullHeader()) << cut;
     ASSERT_EQ(PayloadText(*frame), AsText(payload)) << cut;
   }
-  const auto frame = ReceivedFrame::Parse(CutInto(wire, everywhere));
+  const auto frame = ParseFrame(wire, everywhere);
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header(), FullHeader());
   std::vector<std::byte> copy(payload.size());
@@ -104,7 +95,7 @@ TEST(BlockFrameTest, EveryTruncationIsAnErrorOrAShorterValidMessage) {
     const absl::string_view part = absl::string_view(wire).substr(0, length);
     v1::BlockFrame reference;
     const bool is_valid = reference.ParseFromArray(part.data(), static_cast<int>(part.size()));
-    const auto frame = ReceivedFrame::Parse(CutInto(part, {part.size() / 2}));
+    const auto frame = ParseFrame(part, {part.size() / 2});
     EXPECT_EQ(frame.ok(), is_valid) << length;
     EXPECT_TRUE(frame.ok() || absl::IsInvalidArgument(frame.status())) << frame.status();
   }
@@ -114,7 +105,7 @@ TEST(BlockFrameTest, FieldsMayComeInAnyOrderAndTheLastCounts) {
   const std::string wire = BytesField(100, "first payload") + VarintField(1, 3) +
                            BytesField(2, std::string(32, 'k')) + BytesField(100, "second") +
                            VarintField(1, 4);
-  const auto frame = ReceivedFrame::Parse(CutInto(wire, {5, 20}));
+  const auto frame = ParseFrame(wire, {5, 20});
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header().index, 4u);
   EXPECT_EQ(frame->header().key.digest[31], 'k');
@@ -125,14 +116,14 @@ TEST(BlockFrameTest, UnknownFieldsAreSkipped) {
   const std::string wire = VarintField(99, ~0ull) + BytesField(77, "what") + VarintField(1, 9) +
                            VarintField(100, 5) /* a payload of another wire type is unknown too */ +
                            BytesField(101, "x");
-  const auto frame = ReceivedFrame::Parse(CutInto(wire, {3}));
+  const auto frame = ParseFrame(wire, {3});
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header().index, 9u);
   EXPECT_EQ(frame->payload_bytes(), 0u);
 }
 
 TEST(BlockFrameTest, AnUnknownOutcomeIsUnspecified) {
-  const auto frame = ReceivedFrame::Parse(CutInto(VarintField(7, 250), {}));
+  const auto frame = ParseFrame(VarintField(7, 250), {});
   ASSERT_TRUE(frame.ok()) << frame.status();
   EXPECT_EQ(frame->header().outcome, BlockOutcome::kUnspecified);
 }
@@ -140,8 +131,7 @@ TEST(BlockFrameTest, AnUnknownOutcomeIsUnspecified) {
 TEST(BlockFrameTest, RefusesDigestsOfAnotherLength) {
   for (const int field : {2, 3}) {
     for (const size_t length : {1, 31, 33, 64}) {
-      const auto frame =
-          ReceivedFrame::Parse(CutInto(BytesField(field, std::string(length, 'x')), {}));
+      const auto frame = ParseFrame(BytesField(field, std::string(length, 'x')), {});
       EXPECT_TRUE(absl::IsInvalidArgument(frame.status())) << field << " " << length;
     }
   }
@@ -154,27 +144,24 @@ TEST(BlockFrameTest, RefusesAPayloadThatClaimsMoreThanThereIs) {
     google::protobuf::io::CodedOutputStream coded(&stream);
     coded.WriteVarint64(claimed);
     coded.Trim();
-    const auto frame = ReceivedFrame::Parse(CutInto(wire + "abc", {}));
+    const auto frame = ParseFrame(wire + "abc", {});
     EXPECT_TRUE(absl::IsInvalidArgument(frame.status())) << claimed << " " << frame.status();
   }
 }
 
 TEST(BlockFrameTest, NamesTheLimitThatAFrameExceeds) {
-  const auto fields =
-      ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kFrameFieldsBytesMax + 1, 'x')), {}));
+  const auto fields = ParseFrame(BytesField(77, std::string(kFrameFieldsBytesMax + 1, 'x')), {});
   EXPECT_TRUE(absl::IsInvalidArgument(fields.status()));
   EXPECT_THAT(std::string(fields.status().message()), HasSubstr("kFrameFieldsBytesMax"));
 
-  const auto tier =
-      ReceivedFrame::Parse(CutInto(BytesField(8, std::string(kTextFieldBytesMax + 1, 'x')), {}));
+  const auto tier = ParseFrame(BytesField(8, std::string(kTextFieldBytesMax + 1, 'x')), {});
   EXPECT_THAT(std::string(tier.status().message()), HasSubstr("kTextFieldBytesMax"));
 
   const std::string block(kBlockPayloadBytesMax + 1, 'x');
-  const auto payload = ReceivedFrame::Parse(CutInto(BytesField(100, block), {}));
+  const auto payload = ParseFrame(BytesField(100, block), {});
   EXPECT_THAT(std::string(payload.status().message()), HasSubstr("kBlockPayloadBytesMax"));
 
-  const auto message =
-      ReceivedFrame::Parse(CutInto(BytesField(77, std::string(kMessageBytesMax, 'x')), {}));
+  const auto message = ParseFrame(BytesField(77, std::string(kMessageBytesMax, 'x')), {});
   EXPECT_THAT(std::string(message.status().message()), HasSubstr("kMessageBytesMax"));
 }
 
@@ -189,7 +176,7 @@ std::vector<OutgoingFrame> FramesOf(const std::vector<std::vector<std::byte>>& p
   return frames;
 }
 
-void ExpectPublish(const absl::StatusOr<ReceivedPublish>& publish,
+void ExpectPublish(const absl::StatusOr<ReceivedFrames>& publish,
                    const std::vector<std::vector<std::byte>>& payloads) {
   ASSERT_TRUE(publish.ok()) << publish.status();
   EXPECT_EQ(publish->header, FullPublishHeader());
@@ -213,12 +200,12 @@ TEST(PublishMessageTest, TheGeneratedClassReadsOursAndWeReadItsOwn) {
        {std::shared_ptr<int>(), std::make_shared<int>(1)}) {
     const grpc::ByteBuffer ours = EncodePublish(FullPublishHeader(), FramesOf(payloads, owner));
     EXPECT_EQ(FlatBytes(ours), generated.SerializeAsString());  // byte for byte
-    ExpectPublish(ReceivedPublish::Parse(ours), payloads);
+    ExpectPublish(ReceivedFrames::Parse(ours), payloads);
   }
   const std::string wire = generated.SerializeAsString();
-  ExpectPublish(ReceivedPublish::Parse(CutInto(wire, {})), payloads);
+  ExpectPublish(ReceivedFrames::Parse(CutInto(wire, {})), payloads);
   EXPECT_EQ(FlatBytes(EncodePublish({}, {})), "");
-  EXPECT_TRUE(ReceivedPublish::Parse(CutInto("", {})).ok());
+  EXPECT_TRUE(ReceivedFrames::Parse(CutInto("", {})).ok());
 }
 
 TEST(PublishMessageTest, PayloadsWithAnOwnerAreSentFromWhereTheyLie) {
@@ -244,10 +231,10 @@ TEST(PublishMessageTest, ReadsMessagesThatAreCutAnywhere) {
   std::vector<size_t> everywhere;
   for (size_t cut = 0; cut <= wire.size(); ++cut) {
     everywhere.push_back(cut);
-    ExpectPublish(ReceivedPublish::Parse(CutInto(wire, {cut})), payloads);
+    ExpectPublish(ReceivedFrames::Parse(CutInto(wire, {cut})), payloads);
     if (HasFailure()) return;
   }
-  ExpectPublish(ReceivedPublish::Parse(CutInto(wire, everywhere)), payloads);
+  ExpectPublish(ReceivedFrames::Parse(CutInto(wire, everywhere)), payloads);
 }
 
 TEST(PublishMessageTest, EveryTruncationIsAnErrorOrAShorterValidMessage) {
@@ -257,7 +244,7 @@ TEST(PublishMessageTest, EveryTruncationIsAnErrorOrAShorterValidMessage) {
     const absl::string_view part = absl::string_view(wire).substr(0, length);
     v1::PublishRequest reference;
     const bool is_valid = reference.ParseFromArray(part.data(), static_cast<int>(part.size()));
-    const auto publish = ReceivedPublish::Parse(CutInto(part, {part.size() / 2}));
+    const auto publish = ReceivedFrames::Parse(CutInto(part, {part.size() / 2}));
     EXPECT_EQ(publish.ok(), is_valid) << length;
     EXPECT_TRUE(publish.ok() || absl::IsInvalidArgument(publish.status())) << publish.status();
   }
@@ -269,19 +256,18 @@ TEST(PublishMessageTest, AFrameEndsWhereItsLengthSays) {
       "\xa2\x06\x05"
       "abc";
   EXPECT_TRUE(absl::IsInvalidArgument(
-      ReceivedPublish::Parse(CutInto(BytesField(4, frame) + BytesField(4, "zzzz"), {})).status()));
+      ReceivedFrames::Parse(CutInto(BytesField(4, frame) + BytesField(4, "zzzz"), {})).status()));
   // A frame that is longer than the message.
   EXPECT_TRUE(absl::IsInvalidArgument(
-      ReceivedPublish::Parse(CutInto(std::string("\x22\x7f") + "ab", {})).status()));
+      ReceivedFrames::Parse(CutInto(std::string("\x22\x7f") + "ab", {})).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      ReceivedPublish::Parse(CutInto(std::string("\x22\xff\xff\xff\xff\x0f") + "ab", {}))
-          .status()));
+      ReceivedFrames::Parse(CutInto(std::string("\x22\xff\xff\xff\xff\x0f") + "ab", {})).status()));
 }
 
 TEST(PublishMessageTest, RefusesANamespaceIdOfAnotherLength) {
   for (const size_t length : {1, 31, 33, 64}) {
     const auto publish =
-        ReceivedPublish::Parse(CutInto(BytesField(2, std::string(length, 'x')), {}));
+        ReceivedFrames::Parse(CutInto(BytesField(2, std::string(length, 'x')), {}));
     ASSERT_TRUE(absl::IsInvalidArgument(publish.status())) << length;
     EXPECT_THAT(std::string(publish.status().message()), HasSubstr("namespace_id"));
   }
@@ -289,12 +275,12 @@ TEST(PublishMessageTest, RefusesANamespaceIdOfAnotherLength) {
 
 TEST(PublishMessageTest, NamesTheLimitThatAMessageExceeds) {
   std::string frames;
-  for (size_t i = 0; i < kPublishFramesPerMessageMax; ++i) frames += BytesField(4, "");
-  EXPECT_TRUE(ReceivedPublish::Parse(CutInto(frames, {})).ok());
-  const auto many = ReceivedPublish::Parse(CutInto(frames + BytesField(4, ""), {}));
+  for (size_t i = 0; i < kFramesPerMessageMax; ++i) frames += BytesField(4, "");
+  EXPECT_TRUE(ReceivedFrames::Parse(CutInto(frames, {})).ok());
+  const auto many = ReceivedFrames::Parse(CutInto(frames + BytesField(4, ""), {}));
   ASSERT_TRUE(absl::IsInvalidArgument(many.status()));
-  EXPECT_THAT(std::string(many.status().message()), HasSubstr("kPublishFramesPerMessageMax=64"));
-  const auto fields = ReceivedPublish::Parse(
+  EXPECT_THAT(std::string(many.status().message()), HasSubstr("kFramesPerMessageMax=64"));
+  const auto fields = ReceivedFrames::Parse(
       CutInto(BytesField(4, BytesField(77, std::string(kFrameFieldsBytesMax, 'x'))), {}));
   ASSERT_TRUE(absl::IsInvalidArgument(fields.status()));
   EXPECT_THAT(std::string(fields.status().message()), HasSubstr("kFrameFieldsBytesMax"));

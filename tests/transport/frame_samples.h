@@ -1,11 +1,15 @@
 // Frames for the tests of transport/, and the ways to cut them into slices.
 #pragma once
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -35,6 +39,9 @@ inline FrameHeader FullHeader() {
   header.layer_count = 5;
   header.range_checksum = 0xfedcba9876543210ull;
   header.incarnation = 7;
+  header.shared_bytes = 4'096;
+  header.shared_offset = uint64_t{1} << 40;
+  header.shared_generation = 3'000'000'000;
   return header;
 }
 
@@ -65,6 +72,34 @@ inline grpc::ByteBuffer CutInto(absl::string_view bytes, const std::vector<size_
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+// A field of bytes in wire form.
+inline std::string BytesField(int field, absl::string_view bytes) {
+  std::string out;
+  google::protobuf::io::StringOutputStream stream(&out);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.WriteTag(static_cast<uint32_t>(field) << 3 | 2);
+  coded.WriteVarint32(static_cast<uint32_t>(bytes.size()));
+  coded.WriteRaw(bytes.data(), static_cast<int>(bytes.size()));
+  coded.Trim();
+  return out;
+}
+
+// Reads `wire` as the only frame of a message that is cut at `cuts` of the frame.
+inline absl::StatusOr<ReceivedFrame> ParseFrame(absl::string_view wire, std::vector<size_t> cuts) {
+  const std::string message = BytesField(4, wire);
+  for (size_t& cut : cuts) cut += message.size() - wire.size();
+  absl::StatusOr<ReceivedFrames> received = ReceivedFrames::Parse(CutInto(message, cuts));
+  if (!received.ok()) return received.status();
+  return std::move(received->frames.front());
+}
+
+// A message with this frame alone.
+inline grpc::ByteBuffer EncodeFrame(const FrameHeader& header, ByteView payload,
+                                    std::shared_ptr<const void> owner) {
+  const OutgoingFrame frame{header, payload, std::move(owner)};
+  return EncodeFetch({&frame, 1});
+}
+
 inline std::string AsText(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -92,6 +127,9 @@ inline v1::BlockFrame GeneratedFrame(const FrameHeader& header, ByteView payload
   frame.set_layer_count(header.layer_count);
   frame.set_range_checksum(header.range_checksum);
   frame.set_incarnation(header.incarnation);
+  frame.set_shared_bytes(header.shared_bytes);
+  frame.set_shared_offset(header.shared_offset);
+  frame.set_shared_generation(header.shared_generation);
   frame.set_payload(AsText(payload));
   return frame;
 }

@@ -34,7 +34,7 @@ class SlowDiskTest : public ServiceOverStore {
   // A fetch of three blocks of which the first two are being read, and the third waits for them.
   struct StalledFetch {
     grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReader<v1::BlockFrame>> reader;
+    std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> reader;
   };
   std::unique_ptr<StalledFetch> StartStalledFetch(absl::Duration timeout) {
     const auto cold = ChainOf(ns_, 1, 2), warm = ChainOf(ns_, 2, 1);
@@ -200,18 +200,17 @@ class SlowWideDiskTest : public ServiceOverStore {
 
 // A publisher that sends more than is answered is not read on, and loses nothing by it.
 TEST_F(SlowWideDiskTest, AServerStopsReadingWhatItCannotAnswer) {
-  constexpr size_t kMessages = 8,
-                   kTakenMax = kPublishFramesUnanswered + kPublishFramesPerMessageMax;
-  static_assert(kMessages * kPublishFramesPerMessageMax > kTakenMax);
+  constexpr size_t kMessages = 8, kTakenMax = kPublishFramesUnanswered + kFramesPerMessageMax;
+  static_assert(kMessages * kFramesPerMessageMax > kTakenMax);
   faults_->writes_stall = true;
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
   const auto stream = stub_->Publish(&context);
-  const auto chain = ChainOf(ns_, 1, kMessages * kPublishFramesPerMessageMax);
+  const auto chain = ChainOf(ns_, 1, kMessages * kFramesPerMessageMax);
   std::thread writer([&] {
-    for (size_t begin = 0; begin < chain.size(); begin += kPublishFramesPerMessageMax) {
+    for (size_t begin = 0; begin < chain.size(); begin += kFramesPerMessageMax) {
       v1::PublishRequest request = PublishOf(chain[begin], /*is_durable=*/true);
-      for (size_t i = 1; i < kPublishFramesPerMessageMax; ++i) {
+      for (size_t i = 1; i < kFramesPerMessageMax; ++i) {
         *request.add_frames() = PublishOf(chain[begin + i], true).frames(0);
       }
       EXPECT_TRUE(stream->Write(request));

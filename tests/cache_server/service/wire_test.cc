@@ -17,6 +17,36 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// The frames of a fetch, one by one, however many share a message.
+class FrameStream {
+ public:
+  explicit FrameStream(std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> reader)
+      : reader_(std::move(reader)) {}
+
+  bool Read(v1::BlockFrame* frame) {
+    while (next_ == message_.frames_size()) {
+      next_ = 0;
+      if (!reader_->Read(&message_)) {
+        message_.Clear();
+        return false;
+      }
+    }
+    *frame = message_.frames(next_++);
+    return true;
+  }
+  grpc::Status Finish() { return reader_->Finish(); }
+
+ private:
+  std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> reader_;
+  v1::FetchResponse message_;
+  int next_ = 0;
+};
+
+std::unique_ptr<FrameStream> FramesOf(
+    std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> reader) {
+  return std::make_unique<FrameStream>(std::move(reader));
+}
+
 class WireTest : public ServerFixture {
  protected:
   void SetUp() override {
@@ -103,7 +133,7 @@ TEST_F(WireTest, AGeneratedClientPublishesAndFetches) {
 
   grpc::ClientContext fetch_context;
   SetTimeout(kPatience, &fetch_context);
-  const auto fetch = stub->Fetch(&fetch_context, RequestForAll());
+  const auto fetch = FramesOf(stub->Fetch(&fetch_context, RequestForAll()));
   v1::BlockFrame frame;
   uint32_t next = 0;
   while (fetch->Read(&frame)) {
@@ -128,7 +158,7 @@ TEST_F(WireTest, ACancelledFetchLeavesNoPins) {
   client->Publish(blocks);
   for (int round = 0; round < 10; ++round) {
     grpc::ClientContext context;
-    const auto fetch = stub->Fetch(&context, RequestForAll());
+    const auto fetch = FramesOf(stub->Fetch(&context, RequestForAll()));
     v1::BlockFrame frame;
     for (int i = 0; i < round; ++i) EXPECT_TRUE(fetch->Read(&frame));
     context.TryCancel();
@@ -237,14 +267,14 @@ TEST_F(WireTest, TooManyFramesInAMessageAreRefusedWithTheLimit) {
   v1::PublishResponse response;
   EXPECT_TRUE(publish->Read(&response));
   v1::PublishRequest request;
-  while (request.frames_size() <= static_cast<int>(kPublishFramesPerMessageMax)) {
+  while (request.frames_size() <= static_cast<int>(kFramesPerMessageMax)) {
     *request.add_frames() = PublishFrame(1);
   }
   publish->Write(request);
   EXPECT_FALSE(publish->Read(&response));
   const grpc::Status status = publish->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("kPublishFramesPerMessageMax=64"));
+  EXPECT_THAT(status.error_message(), HasSubstr("kFramesPerMessageMax=64"));
 }
 
 // Frames of a session that does not exist are void: the stream ends and says why.
@@ -312,7 +342,7 @@ TEST_F(WireTest, TooManyKeysAreRefusedWithTheLimit) {
     v1::FetchRequest request;
     request.set_namespace_id(ns);
     request.set_keys(keys);
-    const auto fetch = stub->Fetch(&context, request);
+    const auto fetch = FramesOf(stub->Fetch(&context, request));
     v1::BlockFrame frame;
     EXPECT_FALSE(fetch->Read(&frame));
     expect(fetch->Finish());
@@ -339,7 +369,7 @@ TEST_F(WireTest, AClientThatReadsNothingIsHeldBackAndForgotten) {
   std::string many;
   for (int i = 0; i < 200; ++i) many += request.keys();
   request.set_keys(many);
-  const auto fetch = stub->Fetch(&context, request);
+  const auto fetch = FramesOf(stub->Fetch(&context, request));
   v1::BlockFrame frame;
   ASSERT_TRUE(fetch->Read(&frame));
   // 190 MB were asked for; what the server has taken from the store stays within the windows.
@@ -359,7 +389,7 @@ TEST_F(WireTest, AFetchThatNobodyReadsIsCutOff) {
   std::string many;
   for (int i = 0; i < 200; ++i) many += request.keys();
   request.set_keys(many);
-  const auto fetch = stub->Fetch(&context, request);
+  const auto fetch = FramesOf(stub->Fetch(&context, request));
   EXPECT_TRUE(Eventually([&] { return client->Stats().pinned_bytes > 0; }));
   EXPECT_TRUE(Eventually([&] { return AllIsFree(); }));
   v1::BlockFrame frame;
@@ -374,7 +404,7 @@ TEST_F(WireTest, ASlowReaderIsNotCutOff) {
   client->Publish(blocks);
   grpc::ClientContext context;
   SetTimeout(kPatience, &context);
-  const auto fetch = stub->Fetch(&context, RequestForAll());
+  const auto fetch = FramesOf(stub->Fetch(&context, RequestForAll()));
   v1::BlockFrame frame;
   size_t read_count = 0;
   while (fetch->Read(&frame)) {
@@ -394,7 +424,7 @@ TEST_F(WireTest, AStopIsBoundedWhileAClientReadsNothing) {
   std::string many;
   for (int i = 0; i < 200; ++i) many += request.keys();
   request.set_keys(many);
-  const auto fetch = stub->Fetch(&context, request);
+  const auto fetch = FramesOf(stub->Fetch(&context, request));
   v1::BlockFrame frame;
   ASSERT_TRUE(fetch->Read(&frame));
   const SteadyClock clock;
@@ -516,7 +546,7 @@ TEST_F(WireTest, AStalledReaderCostsOthersOnlyWhatItHolds) {
   std::string many;
   for (int i = 0; i < 50; ++i) many += request.keys();
   request.set_keys(many);
-  const auto fetch = stub->Fetch(&context, request);
+  const auto fetch = FramesOf(stub->Fetch(&context, request));
   v1::BlockFrame frame;
   ASSERT_TRUE(fetch->Read(&frame));
 

@@ -1,7 +1,7 @@
 // What a publish, a fetch and a match cost through real processes: this one with the client
-// library, `ibid-server` as a child, gRPC on loopback between them. In each round every case runs
-// once, one after the other, beside a memcpy of the same bytes; the median over the rounds is
-// reported, and all values are kept as JSON.
+// library, `ibid-server` as a child, between them shared memory and gRPC on loopback. In each round
+// every case runs once, one after the other, beside a memcpy of the same bytes; the median over the
+// rounds is reported, and all values are kept as JSON.
 
 #include <algorithm>
 #include <cstdio>
@@ -114,8 +114,11 @@ class Server {
   std::optional<Process> process_;
 };
 
-std::unique_ptr<Client> ConnectTo(const Server& server) {
+constexpr const char* kTransports[] = {"shm", "grpc"};
+
+std::unique_ptr<Client> ConnectTo(const Server& server, absl::string_view transport) {
   ClientOptions options;
+  options.transport = *TransportChoiceOf(transport);
   options.servers = {server.address()};
   options.client_name = "store_bench";
   options.fetch_timeout = options.publish_timeout = absl::Seconds(60);
@@ -123,6 +126,7 @@ std::unique_ptr<Client> ConnectTo(const Server& server) {
   IBID_CHECK(client.ok()) << client.status();
   for (int i = 0; i < 1000 && !(*client)->is_any_reachable(); ++i)
     absl::SleepFor(absl::Milliseconds(10));
+  IBID_CHECK((*client)->Stats().front().transport == transport) << "not by " << transport;
   return *std::move(client);
 }
 
@@ -190,52 +194,109 @@ double FetchAll(Client& client, const NamespaceHandle& ns, const Chain& chain, b
   return seconds;
 }
 
+// Asks where all of `chain` is, and reads its first bytes; then looks at every byte.
+void ReadInPlace(Client& client, const NamespaceHandle& ns, const Chain& chain, const Shape& shape,
+                 Results& results) {
+  const double blocks_count = static_cast<double>(chain.links.size());
+  const PrefixMatch match = client.Match(ns, chain.links);
+  IBID_CHECK(match.blocks_count() == chain.links.size()) << match.blocks_count() << " matched";
+  BlocksInPlace blocks;
+  const double found = Seconds([&] {
+    blocks = client.FetchInPlace(match, 0, match.blocks_count());
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      IBID_CHECK(!blocks.block(i).empty() && blocks.block(i)[0] == chain.payloads[i][0] &&
+                 blocks.is_current(i));
+    }
+  });
+  results.Add("in place, a block", shape.name, "us", 1e6 * found / blocks_count);
+  const double verified = Seconds([&] {
+    for (size_t i = 0; i < blocks.size(); ++i) IBID_CHECK(blocks.Verify(i));
+  });
+  results.Add("and its checksum", shape.name, "us", 1e6 * verified / blocks_count);
+}
+
+double OneBlockMicroseconds(Client& client, const NamespaceHandle& ns, const Chain& chain,
+                            HostMemory& target) {
+  std::vector<double> one_block;
+  for (int i = 0; i < 50; ++i) {
+    const PrefixMatch match = client.Match(ns, chain.links);
+    const auto into = Destinations(target, 1, ns.layout.PayloadBytes());
+    one_block.push_back(1e6 *
+                        Seconds([&] { IBID_CHECK(client.Fetch(match, 0, into).leading_ok == 1); }));
+  }
+  std::sort(one_block.begin(), one_block.end());
+  return one_block[25];
+}
+
+// A client of one transport, and what it publishes.
+struct Side {
+  std::string transport;
+  std::unique_ptr<Client> client;
+  NamespaceHandle ns;
+  uint32_t seed = 0;  // of its chains
+
+  std::string Name(absl::string_view what) const { return absl::StrCat(what, ", ", transport); }
+};
+
+std::vector<Side> ConnectAll(const Server& server, const Shape& shape) {
+  std::vector<Side> sides;
+  for (const char* transport : kTransports) {
+    Side& side = sides.emplace_back();
+    side.transport = transport;
+    side.client = ConnectTo(server, transport);
+    side.ns = Open(*side.client, shape.layout);
+    side.seed = 1'000 * static_cast<uint32_t>(sides.size());
+  }
+  return sides;
+}
+
 // The disk tier is measured on chains that were written before the server's restart: nothing of
 // them is in its memory.
 void RunShape(Server& server, const Shape& shape, int rounds, Results& results) {
-  std::vector<HostMemory> sources;
-  std::vector<Chain> stored;
-  auto client = ConnectTo(server);
-  NamespaceHandle ns = Open(*client, shape.layout);
-  const size_t total = ns.layout.PayloadBytes() * shape.blocks_count;
+  std::vector<Side> sides = ConnectAll(server, shape);
+  const size_t total = sides[0].ns.layout.PayloadBytes() * shape.blocks_count;
   const double gigabytes = static_cast<double>(total) / 1e9;
   HostMemory source = TouchedMemory(total), target = TouchedMemory(total);
   for (int round = 0; round < rounds; ++round) {
-    PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 100 + round, source),
-               /*durable=*/true);
+    for (const Side& side : sides) {
+      const Chain chain = MakeBlocks(side.ns, shape.blocks_count, side.seed + 100 + round, source);
+      PublishAll(*side.client, side.ns, chain, /*durable=*/true);
+    }
   }
-  client.reset();
+  sides.clear();
   server.Restart();
-  client = ConnectTo(server);
-  ns = Open(*client, shape.layout);
-  PublishAll(*client, ns, MakeBlocks(ns, shape.blocks_count, 99, source),
-             false);  // warms both sides
+  sides = ConnectAll(server, shape);
+  for (const Side& side : sides) {  // warms both ends
+    const Chain chain = MakeBlocks(side.ns, shape.blocks_count, side.seed + 99, source);
+    PublishAll(*side.client, side.ns, chain, false);
+    FetchAll(*side.client, side.ns, chain, false, target);
+  }
   for (int round = 0; round < rounds; ++round) {
     results.Add("memcpy", shape.name, "GB/s",
                 gigabytes / Seconds([&] { std::memcpy(target.begin(), source.begin(), total); }));
-    const Chain chain = MakeBlocks(ns, shape.blocks_count, 200 + round, source);
-    results.Add("publish", shape.name, "GB/s",
-                gigabytes / Seconds([&] { PublishAll(*client, ns, chain, false); }));
-    results.Add("fetch, host tier", shape.name, "GB/s",
-                gigabytes / FetchAll(*client, ns, chain, false, target));
-    IBID_CHECK(std::memcmp(source.begin(), target.begin(), total) == 0) << "fetched bytes differ";
-    const Chain on_disk = MakeBlocks(ns, shape.blocks_count, 100 + round, source);
-    results.Add("fetch, disk tier", shape.name, "GB/s",
-                gigabytes / FetchAll(*client, ns, on_disk, true, target));
-    std::vector<double> one_block;
-    for (int i = 0; i < 50; ++i) {
-      const PrefixMatch match = client->Match(ns, chain.links);
-      const auto into = Destinations(target, 1, ns.layout.PayloadBytes());
-      one_block.push_back(
-          1e6 * Seconds([&] { IBID_CHECK(client->Fetch(match, 0, into).leading_ok == 1); }));
+    for (const Side& side : sides) {
+      Client& client = *side.client;
+      const Chain chain = MakeBlocks(side.ns, shape.blocks_count, side.seed + 200 + round, source);
+      results.Add(side.Name("publish"), shape.name, "GB/s",
+                  gigabytes / Seconds([&] { PublishAll(client, side.ns, chain, false); }));
+      results.Add(side.Name("fetch"), shape.name, "GB/s",
+                  gigabytes / FetchAll(client, side.ns, chain, false, target));
+      IBID_CHECK(std::memcmp(source.begin(), target.begin(), total) == 0) << "fetched bytes differ";
+      results.Add(side.Name("fetch again"), shape.name, "GB/s",
+                  gigabytes / FetchAll(client, side.ns, chain, false, target));
+      if (side.transport == "shm") ReadInPlace(client, side.ns, chain, shape, results);
+      results.Add(side.Name("fetch of one block, p50"), shape.name, "us",
+                  OneBlockMicroseconds(client, side.ns, chain, target));
+      const Chain on_disk =
+          MakeBlocks(side.ns, shape.blocks_count, side.seed + 100 + round, source);
+      results.Add(side.Name("fetch from disk"), shape.name, "GB/s",
+                  gigabytes / FetchAll(client, side.ns, on_disk, true, target));
     }
-    std::sort(one_block.begin(), one_block.end());
-    results.Add("fetch of one block, p50", shape.name, "us", one_block[25]);
   }
 }
 
 void RunMatch(Server& server, int rounds, Results& results) {
-  auto client = ConnectTo(server);
+  auto client = ConnectTo(server, "grpc");
   const NamespaceHandle ns = Open(*client, kMatchLayout);
   HostMemory source = TouchedMemory(ns.layout.PayloadBytes() * kMatchKeys);
   const Chain chain = MakeBlocks(ns, kMatchKeys, 1, source);
@@ -260,7 +321,7 @@ void RunMatch(Server& server, int rounds, Results& results) {
 
 void Report(const Results& results) {
   std::map<std::string, double> memcpy_of;
-  std::printf("%-26s %-11s %10s %6s %9s\n", "case", "blocks", "median", "unit", "/memcpy");
+  std::printf("%-30s %-11s %10s %6s %9s\n", "case", "blocks", "median", "unit", "/memcpy");
   nlohmann::json rows = nlohmann::json::array();
   for (const Series& series : results.all()) {
     if (series.name == "memcpy") memcpy_of[series.shape] = series.Median();
@@ -270,7 +331,7 @@ void Report(const Results& results) {
       std::snprintf(text, sizeof text, "%.2f", series.Median() / memcpy_of[series.shape]);
       ratio = text;
     }
-    std::printf("%-26s %-11s %10.2f %6s %9s\n", series.name.c_str(), series.shape.c_str(),
+    std::printf("%-30s %-11s %10.2f %6s %9s\n", series.name.c_str(), series.shape.c_str(),
                 series.Median(), series.unit.c_str(), ratio.c_str());
     rows.push_back({{"case", series.name},
                     {"blocks", series.shape},

@@ -67,6 +67,10 @@ absl::Status Validate(const ClientOptions& options) {
   }
   if (options.breaker_failures_count == 0)
     return absl::InvalidArgumentError("breaker_failures_count: is 0");
+  if (options.shm_staging_bytes == 0 || options.shm_staging_bytes > kShmStagingBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm_staging_bytes: not in [1, ", kShmStagingBytesMax, "]"));
+  }
   if (options.namespaces_max == 0) return absl::InvalidArgumentError("namespaces_max: is 0");
   if (options.placement_group_blocks == 0)
     return absl::InvalidArgumentError("placement_group_blocks: is 0");
@@ -231,6 +235,9 @@ std::vector<ServerStats> ClientImpl::Stats() {
           });
       all[i].address = links_[i]->address();
       all[i].status = status;
+      ServerLink::Transport transport = links_[i]->transport();
+      all[i].transport = std::move(transport.name);
+      all[i].transport_reason = std::move(transport.reason);
     });
   }
   FanOut(executor_, calls);
@@ -282,6 +289,13 @@ void ClientImpl::RegisterMetrics() {
       counter("ibid_client_unpublished_blocks_total", "Blocks rejected or failed");
   metrics_.published_bytes =
       counter("ibid_client_published_bytes_total", "Payload of blocks stored by this client");
+}
+
+std::optional<TransportChoice> TransportChoiceOf(absl::string_view name) {
+  if (name == "auto") return TransportChoice::kAuto;
+  if (name == "shm") return TransportChoice::kShm;
+  if (name == "grpc") return TransportChoice::kGrpc;
+  return std::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {

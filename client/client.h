@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,12 +17,23 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "client/blocks_in_place.h"
 #include "core/block_key.h"
 #include "core/checksum.h"
 #include "core/kv_layout.h"
 #include "core/metrics.h"
 
 namespace ibid {
+
+// How block bytes travel; everything else always goes by gRPC.
+enum class TransportChoice : uint8_t {
+  kAuto,  // the best that each server offers: shm on its host, else grpc
+  kShm,   // likewise; a server that does not offer it gets grpc, and a log line
+  kGrpc,
+};
+
+// "auto", "shm", "grpc"; nothing for another text.
+std::optional<TransportChoice> TransportChoiceOf(absl::string_view name);
 
 struct ClientOptions {
   std::vector<std::string>
@@ -40,7 +52,9 @@ struct ClientOptions {
   uint32_t placement_group_blocks = 64;  // consecutive blocks of a chain that live on one server
   uint32_t match_keys_max = 65'536;      // keys in one message
   uint32_t namespaces_max = 65'536;      // that one client may ever open: about 1 KiB each
-  MetricsRegistry* metrics = nullptr;    // null: none are kept
+  TransportChoice transport = TransportChoice::kAuto;
+  uint64_t shm_staging_bytes = uint64_t{64} << 20;  // a server on this host: publish ahead
+  MetricsRegistry* metrics = nullptr;               // null: none are kept
   // PEM files: what signs servers, and the client's own pair if they ask for one. All empty: no
   // TLS.
   std::string tls_ca_file, tls_certificate_file, tls_key_file;
@@ -154,6 +168,8 @@ struct ServerStats {
            namespaces = 0, pending_writes = 0, pins = 0, asked_keys = 0, matched_keys = 0;
   double distinct_keys = 0, infinite_hit_ratio = 0;  // estimates
   bool is_recovering = false, is_draining = false;
+  std::string transport;         // of this client's blocks: shm or grpc
+  std::string transport_reason;  // why it is grpc and nothing better
   // Calls of one method since the server's start.
   struct Method {
     std::string method;
@@ -234,6 +250,13 @@ class Client {
   // match.blocks_count().
   FetchResult Fetch(const PrefixMatch& match, uint32_t first, std::span<const MutableByteView> into,
                     absl::Duration timeout = absl::InfiniteDuration());
+
+  // Blocks [first, first + count) of the match without a copy: those that a server on this host has
+  // in its host tier, or reads from its disk into it. Others are empty; so are all when the
+  // transport is not shm. Does not block past min(timeout, fetch_timeout). REQUIRES: first + count
+  // <= match.blocks_count().
+  BlocksInPlace FetchInPlace(const PrefixMatch& match, uint32_t first, uint32_t count,
+                             absl::Duration timeout = absl::InfiniteDuration());
 
   // Best effort, idempotent: offers the links, sends what is wanted. payloads[i] is the block of
   // links[i].

@@ -51,6 +51,16 @@ struct PrefixMatch::State {
   bool is_complete = false;
 };
 
+struct BlocksInPlace::State {
+  struct Block {
+    std::shared_ptr<const ShmAttachment> shm;  // null: it is not there
+    LocatedBlock located;
+    ByteView bytes;
+  };
+  std::vector<Block> blocks;
+  std::vector<std::shared_ptr<HeldLease>> leases;
+};
+
 // Thread safety: thread-safe. Each method is the one of Client.
 class ClientImpl {
  public:
@@ -73,6 +83,8 @@ class ClientImpl {
                     absl::Duration timeout);
   PublishResult Publish(const NamespaceHandle& ns, std::span<const ChainLink> links,
                         std::span<const ByteView> payloads, const PublishCallOptions& options);
+  BlocksInPlace FetchInPlace(const PrefixMatch& match, uint32_t first, uint32_t count,
+                             absl::Duration timeout);
   absl::StatusOr<uint64_t> Drop(const NamespaceId* ns, std::span<const BlockKey> keys);
   std::vector<ServerStats> Stats();
   absl::StatusOr<std::unique_ptr<StoreWatch>> Watch(StoreWatchOptions options);
@@ -108,6 +120,9 @@ class ClientImpl {
                                              const MatchCallOptions& options, absl::Time deadline);
   std::vector<PrefixMatch> MatchShardsApart(std::span<const ShardLinks> shards,
                                             const MatchCallOptions& options, absl::Time deadline);
+  // In fetch_in_place.cc.
+  void LocateOnServer(const PrefixMatch::State& match, uint32_t lease_index, uint32_t first,
+                      absl::Time deadline, BlocksInPlace::State* blocks);
   // In fetch.cc.
   void FetchFromServer(const NamespaceHandle& ns, absl::Time deadline, FetchPart* part,
                        FetchResult* result);

@@ -36,6 +36,7 @@ void ClientImpl::FetchFromServer(const NamespaceHandle& ns, absl::Time deadline,
         fetch.session_id = call.session->session_id();
         fetch.ns = ns.id;
         fetch.lease_id = part->lease->lease_id;
+        fetch.shm = call.shm;
         const auto on_block = [&](uint32_t index, BlockOutcome outcome) {
           result->blocks[part->indices[index]] = outcome == BlockOutcome::kOk ? BlockResult::kOk
                                                  : outcome == BlockOutcome::kCorrupt

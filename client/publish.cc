@@ -106,7 +106,7 @@ void ClientImpl::PublishToServer(const NamespaceHandle& ns, std::span<const Chai
                 absl::ResourceExhaustedError(absl::StrCat(link.address(), ": ", answer.detail)));
           }
         };
-        const PublishCall publish = {call.session->session_id(), ns.id, options.durable};
+        const PublishCall publish = {call.session->session_id(), ns.id, options.durable, call.shm};
         const absl::StatusOr<uint64_t> incarnation =
             call.channel->Publish(publish, blocks, call.timeout, on_result);
         IBID_RETURN_IF_ERROR(incarnation.status());

@@ -154,6 +154,7 @@ bool ServerLink::TryOpen() {
   auto both =
       std::make_shared<SessionOnChannel>(SessionOnChannel{call.channel, *std::move(opened)});
   call.session = std::shared_ptr<CacheSession>(both, both->session.get());
+  const std::string no_shm_reason = Attach(&call);
   while (!call.session->is_broken()) {
     uint32_t index = 0;
     {
@@ -169,12 +170,14 @@ bool ServerLink::TryOpen() {
       if (index == namespaces_.size()) {
         epoch_ = call.epoch;
         session_ = call.session;
+        shm_ = call.shm;
+        no_shm_reason_ = no_shm_reason;
         last_error_ = absl::UnavailableError("the connection ended");
         breaker_.OnSuccess();
         ShowBreaker();
         SetState(State::kUp);
-        IBID_LOG(info, "cache server {}: connected, incarnation {:x}", address_,
-                 session_->incarnation());
+        IBID_LOG(info, "cache server {}: connected, incarnation {:x}, transport {}", address_,
+                 session_->incarnation(), shm_ == nullptr ? "grpc" : "shm");
         return true;
       }
     }
@@ -182,6 +185,36 @@ bool ServerLink::TryOpen() {
     if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return false;
   }
   return false;
+}
+
+std::string ServerLink::Attach(LinkCall* call) {
+  if (options_->transport == TransportChoice::kGrpc) return "grpc was asked for";
+  if (!options_->tls_ca_file.empty()) return "with TLS all bytes go by grpc";
+  ShmAttachOptions attach;
+  attach.socket = call->session->shm_socket();
+  attach.session_id = call->session->session_id();
+  attach.incarnation = call->session->incarnation();
+  attach.staging_bytes = options_->shm_staging_bytes;
+  attach.timeout = options_->connect_timeout;
+  std::string reason = "the server shares no memory";
+  if (!attach.socket.empty()) {
+    auto attached = ShmAttachment::Attach(attach);
+    if (attached.ok()) {
+      call->shm = *std::move(attached);
+      return "";
+    }
+    reason = std::string(attached.status().message());
+  }
+  if (options_->transport == TransportChoice::kShm) {
+    IBID_LOG(warn, "cache server {}: grpc instead of shm: {}", address_, reason);
+  }
+  return reason;
+}
+
+ServerLink::Transport ServerLink::transport() const {
+  MutexLock lock(mutex_);
+  if (state_ != State::kUp) return {};
+  return {shm_ == nullptr ? "grpc" : "shm", no_shm_reason_};
 }
 
 void ServerLink::OnSessionBroken(absl::Status why) {
@@ -192,6 +225,7 @@ void ServerLink::OnSessionBroken(absl::Status why) {
 
 void ServerLink::WatchSession() {
   std::shared_ptr<CacheSession> session;
+  std::shared_ptr<ShmAttachment> shm;
   while (true) {
     bool is_probe_due = false;
     {
@@ -200,6 +234,7 @@ void ServerLink::WatchSession() {
       if (is_stopping_ || is_reopen_wanted_ || session_->is_broken()) {
         session = std::move(session_);
         session_ = nullptr;
+        shm = std::move(shm_);
         is_reopen_wanted_ = false;
         SetState(State::kDown);
         if (!is_stopping_)
@@ -250,6 +285,7 @@ absl::StatusOr<LinkCall> ServerLink::Admit(absl::Time deadline, bool needs_close
   LinkCall call;
   call.channel = channel_;
   call.session = session_;
+  call.shm = shm_;
   call.epoch = epoch_;
   call.timeout = deadline - now;
   return call;

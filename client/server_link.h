@@ -32,7 +32,8 @@ ChannelOptions ChannelOptionsOf(const ClientOptions& options);
 struct LinkCall {
   std::shared_ptr<CacheChannel> channel;
   std::shared_ptr<CacheSession> session;
-  uint64_t epoch = 0;  // grows each time the session is opened again
+  std::shared_ptr<ShmAttachment> shm;  // of the session; null: bytes go by gRPC
+  uint64_t epoch = 0;                  // grows each time the session is opened again
   absl::Duration timeout;
 };
 
@@ -50,6 +51,11 @@ class ServerLink {
   void StartStopping();
 
   const std::string& address() const { return address_; }
+  // How block bytes travel now: "shm", "grpc", or "" without a session; and why it is not shm.
+  struct Transport {
+    std::string name, reason;
+  };
+  Transport transport() const;
   // A session is open and the circuit breaker is closed.
   bool is_usable() const;
 
@@ -110,6 +116,8 @@ class ServerLink {
   // The thread.
   void Run();
   bool TryOpen();
+  // Tries to share memory with the server of `call`'s session. Returns why that is not done.
+  std::string Attach(LinkCall* call);
   void WatchSession();
   void Probe();
   void ReplaceChannel();
@@ -138,7 +146,9 @@ class ServerLink {
   State state_ IBID_GUARDED_BY(mutex_) = State::kFirstAttempt;
   std::shared_ptr<CacheChannel> channel_ IBID_GUARDED_BY(mutex_);
   std::shared_ptr<CacheSession> session_ IBID_GUARDED_BY(mutex_);  // null unless kUp
-  uint64_t epoch_ IBID_GUARDED_BY(mutex_) = 0;                     // of session_
+  std::shared_ptr<ShmAttachment> shm_ IBID_GUARDED_BY(mutex_);     // of session_
+  std::string no_shm_reason_ IBID_GUARDED_BY(mutex_);
+  uint64_t epoch_ IBID_GUARDED_BY(mutex_) = 0;  // of session_
   bool is_reopen_wanted_ IBID_GUARDED_BY(mutex_) = false;
   absl::Time reopened_at_ IBID_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool is_stopping_ IBID_GUARDED_BY(mutex_) = false;

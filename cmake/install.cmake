@@ -19,7 +19,7 @@ install(EXPORT ibid-targets NAMESPACE ibid:: DESTINATION ${IBID_PACKAGE_DIR})
 
 file(GLOB IBID_CORE_HEADERS ${CMAKE_SOURCE_DIR}/core/*.h)
 install(FILES ${IBID_CORE_HEADERS} DESTINATION ${IBID_INCLUDE_DIR}/core)
-install(FILES ${CMAKE_SOURCE_DIR}/client/client.h ${CMAKE_SOURCE_DIR}/client/store_watch.h
+install(FILES ${CMAKE_SOURCE_DIR}/client/blocks_in_place.h ${CMAKE_SOURCE_DIR}/client/client.h ${CMAKE_SOURCE_DIR}/client/store_watch.h
               ${CMAKE_SOURCE_DIR}/client/inference_channel.h
         DESTINATION ${IBID_INCLUDE_DIR}/client)
 

@@ -41,6 +41,8 @@ ABSL_FLAG(absl::Duration, shutdown_timeout, absl::Seconds(10),
 ABSL_FLAG(std::string, tls_cert, "", "PEM certificate of this worker's port");
 ABSL_FLAG(std::string, tls_key, "", "its PEM key");
 ABSL_FLAG(std::string, tls_ca, "", "PEM authority that clients' certificates must be signed by");
+ABSL_FLAG(std::string, transport, ibid::WorkerOptions().transport,
+          "how block bytes travel: auto, shm (cache servers on this host) or grpc");
 ABSL_FLAG(std::string, store_tls_ca, "",
           "PEM authority that signed the cache servers' certificates");
 ABSL_FLAG(std::string, store_tls_cert, "",
@@ -87,6 +89,7 @@ WorkerOptions WorkerOptionsFromFlags() {
   options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
   options.tls_key = absl::GetFlag(FLAGS_tls_key);
   options.tls_ca = absl::GetFlag(FLAGS_tls_ca);
+  options.transport = absl::GetFlag(FLAGS_transport);
   options.store_tls_ca = absl::GetFlag(FLAGS_store_tls_ca);
   options.store_tls_cert = absl::GetFlag(FLAGS_store_tls_cert);
   options.store_tls_key = absl::GetFlag(FLAGS_store_tls_key);

@@ -79,6 +79,10 @@ absl::Status WorkerOptions::Validate() const {
     return absl::InvalidArgumentError("--model is missing: give the folder of a model");
   IBID_RETURN_IF_ERROR(CheckAddress("listen", listen));
   if (!http_listen.empty()) IBID_RETURN_IF_ERROR(CheckAddress("http_listen", http_listen));
+  if (!TransportChoiceOf(transport).has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--transport=", transport, ": use auto, shm or grpc"));
+  }
   if (!servers.empty()) {
     for (const absl::string_view server : absl::StrSplit(servers, ',')) {
       IBID_RETURN_IF_ERROR(CheckAddress("servers", server));
@@ -161,6 +165,7 @@ ClientOptions WorkerOptions::ToClientOptions() const {
   result.fetch_timeout = fetch_timeout;
   result.publish_timeout = publish_timeout;
   result.placement_group_blocks = kPlacementGroupBlocks;
+  result.transport = TransportChoiceOf(transport).value_or(TransportChoice::kAuto);
   result.tls_ca_file = store_tls_ca;
   result.tls_certificate_file = store_tls_cert;
   result.tls_key_file = store_tls_key;

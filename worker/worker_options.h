@@ -41,6 +41,7 @@ struct WorkerOptions {
   absl::Duration single_flight_wait = absl::Seconds(10);    // for other workers; 0: never
   absl::Duration shutdown_timeout = absl::Seconds(10);      // for running requests, after SIGTERM
   std::string tls_cert, tls_key, tls_ca;                    // of this worker's port
+  std::string transport = "auto";                           // of block bytes: auto, shm or grpc
   std::string store_tls_ca, store_tls_cert, store_tls_key;  // towards the cache servers
   std::string log_level = "info";
 

@@ -20,8 +20,8 @@ namespace {
 
 const std::vector<std::string>& CommonFlags(bool is_local) {
   static const std::vector<std::string> local = {"json", "log_level"};
-  static const std::vector<std::string> all = {"servers", "timeout",  "json",   "log_level",
-                                               "tls_ca",  "tls_cert", "tls_key"};
+  static const std::vector<std::string> all = {"servers", "timeout",  "json",    "log_level",
+                                               "tls_ca",  "tls_cert", "tls_key", "transport"};
   return is_local ? local : all;
 }
 
@@ -85,6 +85,13 @@ absl::Duration TimeoutOr(absl::Duration fallback) {
 absl::StatusOr<std::unique_ptr<Client>> ConnectClient(absl::Duration fallback) {
   const absl::Duration timeout = std::min(TimeoutOr(fallback), absl::Hours(1));
   ClientOptions options;
+  const std::string transport = absl::GetFlag(FLAGS_transport);
+  const std::optional<TransportChoice> choice = TransportChoiceOf(transport);
+  if (!choice.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--transport=", transport, ": use auto, shm or grpc"));
+  }
+  options.transport = *choice;
   options.servers = absl::GetFlag(FLAGS_servers);
   options.client_name = "ibid-cli";
   // A server that refuses is known as soon as this is over; nobody waits longer for it.

@@ -30,6 +30,8 @@ ABSL_FLAG(std::string, worker, "127.0.0.1:7080", "worker, host:port");
 ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(),
           "how long to wait for an answer, as 500ms or 10s; 0: as long as the command deems right");
 ABSL_FLAG(bool, json, false, "one JSON object on standard output");
+ABSL_FLAG(std::string, transport, "auto",
+          "how block bytes travel: auto, shm (a server on this host) or grpc; status shows which");
 ABSL_FLAG(std::string, log_level, "off", "log on standard error: debug, info, warn, error or off");
 ABSL_FLAG(std::string, tls_ca, "",
           "PEM file with the authority that signs the servers; turns TLS on");

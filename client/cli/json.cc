@@ -16,6 +16,8 @@ ordered_json ToJson(const ServerStats& stats) {
   json["version"] = stats.version;
   json["uptime_seconds"] = stats.uptime_seconds;
   json["is_recovering"] = stats.is_recovering;
+  json["transport"] = stats.transport;
+  json["transport_reason"] = stats.transport_reason;
   json["tiers"] = ordered_json::array();
   for (const ServerStats::Tier& tier : stats.tiers) {
     json["tiers"].push_back({{"tier", tier.tier},

@@ -72,6 +72,9 @@ void PrintServer(const ServerStats& server) {
                  Bar(tier.used_bytes, tier.bytes_max), Bytes(tier.used_bytes),
                  Bytes(tier.bytes_max), tier.blocks, tier.hits, tier.state);
   }
+  absl::PrintF("  block bytes of this program go by %s%s\n",
+               server.transport.empty() ? "nothing: there is no session" : server.transport,
+               server.transport_reason.empty() ? "" : absl::StrCat(": ", server.transport_reason));
   std::string by_tier;
   for (const ServerStats::Tier& tier : server.tiers) {
     absl::StrAppend(&by_tier, ", ", Share(tier.hits, server.requested_blocks), " from ", tier.tier);

@@ -1,6 +1,8 @@
 // Client against real servers that behave.
+#include <cstring>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -11,10 +13,12 @@
 namespace ibid {
 namespace {
 
-class ClientStoreTest : public testing::TestWithParam<int> {
+// Servers, and how block bytes travel.
+class ClientStoreTest : public testing::TestWithParam<std::tuple<int, TransportChoice>> {
  protected:
-  ClientStoreTest() : cluster_(GetParam()) {
+  ClientStoreTest() : cluster_(std::get<int>(GetParam())) {
     ClientOptions options = cluster_.Options();
+    options.transport = std::get<TransportChoice>(GetParam());
     options.metrics = &metrics_;
     client_ = Cluster::Connect(std::move(options));
     auto ns = client_->OpenNamespace(TestSpec());
@@ -36,7 +40,49 @@ class ClientStoreTest : public testing::TestWithParam<int> {
   std::unique_ptr<Client> client_;
   NamespaceHandle ns_;
 };
-INSTANTIATE_TEST_SUITE_P(Servers, ClientStoreTest, testing::Values(1, 3));
+INSTANTIATE_TEST_SUITE_P(ServersAndTransports, ClientStoreTest,
+                         testing::Combine(testing::Values(1, 3),
+                                          testing::Values(TransportChoice::kGrpc,
+                                                          TransportChoice::kShm)),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               std::get<0>(info.param), "Servers",
+                               std::get<1>(info.param) == TransportChoice::kShm ? "Shm" : "Grpc");
+                         });
+
+TEST_P(ClientStoreTest, TheTransportIsTheOneAskedForAndSaysWhy) {
+  const bool is_shm = std::get<TransportChoice>(GetParam()) == TransportChoice::kShm;
+  for (const ServerStats& stats : client_->Stats()) {
+    EXPECT_EQ(stats.transport, is_shm ? "shm" : "grpc");
+    EXPECT_EQ(stats.transport_reason, is_shm ? "" : "grpc was asked for");
+  }
+}
+
+TEST_P(ClientStoreTest, BlocksAreReadInPlaceWhereTheTransportIsShm) {
+  const auto chain = TestChain(ns_.id, 30);
+  PublishChain(client_.get(), ns_, chain);
+  BlocksInPlace blocks;
+  {
+    const PrefixMatch match = client_->Match(ns_, chain);
+    ASSERT_EQ(match.blocks_count(), 30u);
+    blocks = client_->FetchInPlace(match, 10, 20);
+  }
+  ASSERT_EQ(blocks.size(), 20u);
+  const bool is_shm = std::get<TransportChoice>(GetParam()) == TransportChoice::kShm;
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(blocks.Verify(i), is_shm);
+    EXPECT_EQ(blocks.is_current(i), is_shm);
+    const auto expected = TestPayload(chain[10 + i].key, ns_.layout.PayloadBytes());
+    const ByteView bytes = blocks.block(i);
+    EXPECT_EQ(bytes.size(), is_shm ? expected.size() : 0);
+    EXPECT_EQ(std::memcmp(bytes.data(), expected.data(), bytes.size()), 0);
+  }
+  EXPECT_EQ(Sum(&BlockStoreStats::leases) > 0, true) << "they hold the match's leases";
+  blocks = {};
+  EXPECT_TRUE(Eventually(absl::Seconds(20), [&] {
+    return Sum(&BlockStoreStats::leases) == 0 && Sum(&BlockStoreStats::pinned_bytes) == 0;
+  }));
+}
 
 TEST_P(ClientStoreTest, WhatIsPublishedIsMatchedAndFetched) {
   const auto chain = TestChain(ns_.id, 30);

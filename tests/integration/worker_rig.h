@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -65,6 +66,13 @@ class StoreRig {
   std::unique_ptr<CacheServer> server_;
 };
 
+// How block bytes travel in this run of the tests: IBID_TEST_TRANSPORT, else grpc, which the proxy
+// sees.
+inline TransportChoice TransportOfTests() {
+  const char* const name = std::getenv("IBID_TEST_TRANSPORT");
+  return TransportChoiceOf(name == nullptr ? "grpc" : name).value();
+}
+
 struct WorkerSetup {
   std::string model = IBID_SOURCE_DIR "/tests/golden/tiny_llama_gqa";
   KvDtype kv_dtype = KvDtype::kBf16;
@@ -89,6 +97,7 @@ class Worker {
     if (!setup.servers.empty()) {
       ClientOptions client;
       client.servers = setup.servers;
+      client.transport = TransportOfTests();
       client.metrics = setup.client_metrics;
       client.fetch_timeout = setup.fetch_timeout;
       client.match_timeout = std::min(setup.match_timeout, setup.fetch_timeout);

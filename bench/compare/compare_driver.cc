@@ -38,7 +38,6 @@
 ABSL_FLAG(std::string, system, "ibid", "ibid, redis, memcached or memcpy");
 ABSL_FLAG(std::string, address, "", "host:port of the server");
 ABSL_FLAG(std::string, transport, "grpc", "ibid: how bytes travel");
-ABSL_FLAG(uint32_t, window, 1, "redis, memcached: requests on their way at a time");
 ABSL_FLAG(uint64_t, bytes_max, 128 << 20, "the largest prefix, in bytes");
 
 namespace ibid {
@@ -199,7 +198,6 @@ absl::StatusOr<std::unique_ptr<ComparedStore>> Connect() {
       .system = absl::GetFlag(FLAGS_system),
       .address = absl::GetFlag(FLAGS_address),
       .transport = absl::GetFlag(FLAGS_transport),
-      .window_requests = std::max(1u, absl::GetFlag(FLAGS_window)),
       .bytes_max = absl::GetFlag(FLAGS_bytes_max),
   };
   if (options.system == "ibid") return ConnectIbid(options);

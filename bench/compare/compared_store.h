@@ -40,11 +40,10 @@ class ComparedStore {
 };
 
 struct ComparedStoreOptions {
-  std::string system;            // ibid, redis, memcached or memcpy
-  std::string address;           // host:port; not for memcpy
-  std::string transport;         // ibid: how bytes travel
-  uint32_t window_requests = 1;  // redis, memcached: requests on their way at a time
-  uint64_t bytes_max = 0;        // memcpy: the largest prefix
+  std::string system;      // ibid, redis, memcached or memcpy
+  std::string address;     // host:port; not for memcpy
+  std::string transport;   // ibid: how bytes travel
+  uint64_t bytes_max = 0;  // memcpy: the largest prefix
 };
 
 // Connects, and waits (a bounded time) until the system answers.

@@ -32,6 +32,10 @@ namespace {
 
 constexpr int kTimeoutSeconds = 30;  // of one send or receive
 constexpr size_t kLookAheadBytes = 4096;
+// What is asked for ahead of the reply that is awaited. Measured: with one request both sides wait
+// for each other; Redis buffers its replies, and gets slower when they leave the caches.
+constexpr uint64_t kWindowBytes = 1 << 20;
+constexpr uint64_t kWindowRequestsMin = 2;
 
 // One TCP connection that reads lines and values.
 class TextConnection {
@@ -187,12 +191,12 @@ const TextProtocol kMemcached = {
 
 class TextStore : public ComparedStore {
  public:
-  TextStore(const TextProtocol& protocol, uint32_t window,
-            std::unique_ptr<TextConnection> connection)
-      : protocol_(protocol), window_(window), connection_(std::move(connection)) {}
+  TextStore(const TextProtocol& protocol, std::unique_ptr<TextConnection> connection)
+      : protocol_(protocol), connection_(std::move(connection)) {}
 
   absl::Status Prepare(const PrefixShape& shape) override {
     keys_.clear();
+    window_ = std::max(kWindowRequestsMin, kWindowBytes / shape.block_bytes);
     for (uint32_t i = 0; i < shape.blocks_count; ++i) {
       keys_.push_back(absl::StrCat("compare:", shape.block_bytes, ":", shape.seed, ":", i));
     }
@@ -264,7 +268,7 @@ class TextStore : public ComparedStore {
   }
 
   const TextProtocol& protocol_;
-  const uint32_t window_;
+  uint64_t window_ = kWindowRequestsMin;  // requests on their way at a time
   std::unique_ptr<TextConnection> connection_;
   std::vector<std::string> keys_;
 };
@@ -275,7 +279,7 @@ absl::StatusOr<std::unique_ptr<ComparedStore>> ConnectText(const ComparedStoreOp
   auto connection = TextConnection::Connect(options.address);
   if (!connection.ok()) return connection.status();
   return std::make_unique<TextStore>(options.system == "redis" ? kRedis : kMemcached,
-                                     options.window_requests, *std::move(connection));
+                                     *std::move(connection));
 }
 
 }  // namespace ibid

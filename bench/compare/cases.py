@@ -1,11 +1,12 @@
-"""What is measured: each case is run once a round by each system, one system after the other."""
+"""What is measured: each case is run once a round by each system, one system after the other. A run gives {(row, unit): value}, and
+the single times behind them, if any."""
 
 import dataclasses
 import time
 
 START_NS = 20_000_000  # from the command to the common start of all clients
 IDLE_FETCHES = 200
-RATE_S, LOAD_S = 0.5, 2.0
+RATE_S, LOAD_S = 1.0, 2.0
 LOAD_SHARE = 0.8  # of the system's own highest rate
 LOAD_FETCHES_MAX = 4000  # in all
 
@@ -43,11 +44,8 @@ class Prefixes:
     blocks_count: int
     clients_count: int
 
-    def rows(self):
-        return [f"{verb}, {self.blocks_count} x {self.blocks}, {self.clients_count} client{'s' * (self.clients_count > 1)}"
-                for verb in ("publish", "fetch")]
-
-    unit = "GB/s"
+    def row(self, verb):
+        return f"{verb}, {self.blocks_count} x {self.blocks}, {self.clients_count} client{'s' * (self.clients_count > 1)}"
 
     def run(self, system, round_number):
         publishers = system.clients[:self.clients_count]
@@ -56,7 +54,7 @@ class Prefixes:
         fetch = self.timed(fetchers, round_number, "fetch")
         ask(fetchers, "check")
         ask(fetchers, "drop")
-        return dict(zip(self.rows(), ([publish], [fetch])))
+        return {(self.row("publish"), "GB/s"): publish, (self.row("fetch"), "GB/s"): fetch}, None
 
     def timed(self, clients, round_number, verb):
         for index, client in enumerate(clients):
@@ -70,8 +68,8 @@ class Prefixes:
 
 @dataclasses.dataclass(frozen=True)
 class OneBlock:
-    """Fetch of one block out of a stored prefix: one after the other on an idle system; and by an open loop of clients at 80 % of the
-    rate that they reach together. us."""
+    """Fetch of one block out of a stored prefix: one after the other on an idle system; by all clients back to back; and by an open
+    loop of all clients at 80 % of that rate."""
 
     blocks: str
     block_bytes: int
@@ -79,11 +77,8 @@ class OneBlock:
     has_load: bool
     fetches: int = IDLE_FETCHES
 
-    def rows(self):
-        kinds = ["idle", f"at {LOAD_SHARE:.0%} of its rate"] if self.has_load else ["idle"]
-        return [f"fetch of one {self.blocks} block, {kind}, {percentile_name}" for kind in kinds for percentile_name in ("p50", "p99")]
-
-    unit = "us"
+    def row(self, kind, name):
+        return f"fetch of one {self.blocks} block, {kind}, {name}"
 
     def run(self, system, round_number):
         publisher = system.clients[0]
@@ -98,13 +93,13 @@ class OneBlock:
         if self.has_load and system.is_shared:
             values["load"], values["rate"] = self.under_load(system.clients, shape)
         ask([publisher], "drop")
-        names = iter(self.rows())
-        result = {"samples": values}
-        for kind in ("idle", "load"):
-            if kind in values:
-                for percent in (50, 99):
-                    result[next(names)] = [percentile(values[kind], percent) / 1e3]
-        return result
+        result = {}
+        for kind, name in (("idle", "idle"), ("load", f"at {LOAD_SHARE:.0%} of its rate")):
+            for percent in (50, 99) if kind in values else ():
+                result[self.row(name, f"p{percent}"), "us"] = percentile(values[kind], percent) / 1e3
+        if "rate" in values:
+            result[self.row("back to back", f"{len(system.clients)} clients"), "1/s"] = values["rate"]
+        return result, {f"{kind}_us": [time_ns // 1000 for time_ns in values[kind]] for kind in ("idle", "load") if kind in values}
 
     def under_load(self, clients, shape):
         """Times in ns since each fetch was due, and the rate (1/s) of which 80 % was offered."""

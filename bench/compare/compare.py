@@ -89,12 +89,12 @@ class Comparison:
         for case in place_cases:
             for system in [*running[turn:], *running[:turn]]:
                 try:
-                    values = case.run(system, round_number)
+                    values, samples = case.run(system, round_number)
                 except CompareError as error:
                     self.drop(running, system, error)
                     continue
                 if round_number > 0:
-                    self.keep(place, case, system, values)
+                    self.keep(place, system, values, samples)
 
     def drop(self, running, system, error):
         """It takes part no more; what it was measured at before stays."""
@@ -102,19 +102,18 @@ class Comparison:
         running.remove(system)
         system.stop()
 
-    def keep(self, place, case, system, values):
-        samples = values.pop("samples", None)
+    def keep(self, place, system, values, samples):
         if samples:
             self.samples.append({"place": place.name, "system": system.name, **samples})
-        for name, value in values.items():
-            row = self.rows.setdefault((place.name, name), {"place": place.name, "case": name, "unit": case.unit, "values": {}})
-            row["values"].setdefault(system.name, []).extend(value)
+        for (name, unit), value in values.items():
+            row = self.rows.setdefault((place.name, name), {"place": place.name, "case": name, "unit": unit, "values": {}})
+            row["values"].setdefault(system.name, []).append(value)
 
     def result(self):
         return {
             "bench": "compare", "cores": os.cpu_count(), "rounds": self.options.rounds, "is_quick": self.options.quick,
             "systems": [{"name": system.name, "says": system.says} for system in self.systems],
-            "rows": list(self.rows.values()), "not_run": self.not_run, "one_block_fetches_ns": self.samples,
+            "rows": list(self.rows.values()), "not_run": self.not_run, "one_block_fetches": self.samples,
         }
 
 

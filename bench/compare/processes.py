@@ -51,9 +51,11 @@ class Namespaces:
         self.sides = {side: f"ibid-compare-{os.getpid()}-{side}" for side in "sc"}
         try:
             self.make()
-        except (OSError, subprocess.SubprocessError) as error:
+        except BaseException as error:
             self.close()
-            raise CompareError(f"cannot make network namespaces: {error}") from error
+            if isinstance(error, (OSError, subprocess.SubprocessError)):
+                raise CompareError(f"cannot make network namespaces: {error}") from error
+            raise
 
     @staticmethod
     def why_not():

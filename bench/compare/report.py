@@ -18,10 +18,11 @@ def median_of(row, system):
     return statistics.median(values) if values else None
 
 
-def ratio_of_medians(row, system, other):
-    """None where one of them has no value."""
-    value, unit = median_of(row, system), median_of(row, other)
-    return value / unit if value is not None and unit else None
+def ratio(row, system, other):
+    """Median of the ratios within each round; None where one of them has no value."""
+    pairs = zip(row["values"].get(system, []), row["values"].get(other, []))  # a system that fails drops out for good
+    ratios = [value / unit for value, unit in pairs if unit]
+    return statistics.median(ratios) if ratios else None
 
 
 def reference_of(result):
@@ -40,8 +41,8 @@ def cell(row, system, reference):
         return "–"
     if system == YARDSTICK:
         return digits(value)
-    of_memcpy, of_ibid = (ratio_of_medians(row, system, other) for other in (YARDSTICK, reference))
-    return f"{digits(value)} ({', '.join('–' if ratio is None else f'{ratio:.2f}' for ratio in (of_memcpy, of_ibid))})"
+    ratios = [ratio(row, system, YARDSTICK), ratio(row, system, reference)]
+    return f"{digits(value)} ({', '.join('–' if each is None else f'{each:.2f}' for each in ratios)})"
 
 
 def table(result):
@@ -57,36 +58,48 @@ def table(result):
 
 
 def explained(result):
-    lines = [f"Each cell: median of {result['rounds']} round(s) (ratio to memcpy, ratio to {reference_of(result)}). "
-             "GB/s: more is better; us: less is better."]
+    lines = [f"Each cell: median of {result['rounds']} round(s) (median of the ratios within each round: to memcpy, to "
+             f"{reference_of(result)}). GB/s and 1/s: more is better; us: less is better."]
     lines += [f"  {system['name']}: {system['says']}" for system in result["systems"]]
     return "\n".join(lines)
 
 
-def bars(axes, rows, names, colors):
-    width = 0.8 / len(names)
+def bars(axes, rows, names, colors, scale):
+    width = 0.84 / len(names)
     for place, name in enumerate(names):
         offset = (place - (len(names) - 1) / 2) * width
         for group, row in enumerate(rows):
-            value = median_of(row, name)
-            if value is None:
+            if not row["values"].get(name):
                 continue
-            low, high = min(row["values"][name]), max(row["values"][name])
-            axes.bar(group + offset, value, width * 0.92, color=colors[name], label=name if group == 0 else None,
-                     yerr=[[value - low], [high - value]], error_kw={"elinewidth": 0.8, "ecolor": "#555555"})
-            axes.annotate(digits(value), (group + offset, 0), xytext=(0, 4), textcoords="offset points", rotation=90,
-                          ha="center", va="bottom", fontsize=7.5, color="white", fontweight="bold")
-    axes.set_ylim(bottom=0)
+            values = [value * scale for value in row["values"][name]]
+            middle, low, high = statistics.median(values), min(values), max(values)
+            axes.bar(group + offset, middle, width * 0.92, color=colors[name], label=name if group == 0 else None,
+                     yerr=[[middle - low], [high - middle]], error_kw={"elinewidth": 0.8, "ecolor": "#777777"})
+            axes.annotate(digits(middle), (group + offset, high), xytext=(0, 3), textcoords="offset points", rotation=90,
+                          ha="center", va="bottom", fontsize=7)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(axis="y", linewidth=0.4, color="#cccccc")
+    axes.set_xticks(range(len(rows)), [group_label(row) for row in rows], fontsize=8)
 
 
 def group_label(row):
-    words = row["case"].split(", ")[1:]
-    yardstick = median_of(row, YARDSTICK)
-    below = f"\nmemcpy {yardstick:.1f}" if yardstick is not None and row["unit"] == "GB/s" else ""
-    return f"{row['place']}\n{', '.join(words)}{below}"
+    yardstick = median_of(row, YARDSTICK) if row["unit"] == "GB/s" else None
+    below = f"\nmemcpy {yardstick:.1f} GB/s" if yardstick is not None else ""
+    return f"{row['place']}\n{row['case'].split(', ', 1)[1]}{below}"
+
+
+def panels_of(result):
+    """Title, rows, factor from the rows' unit to the title's."""
+    def rows(begin, unit, middle=""):
+        return [row for row in result["rows"] if row["case"].startswith(begin) and row["unit"] == unit and middle in row["case"]]
+
+    every = [("Publish, GB/s: more is better", rows("publish", "GB/s"), 1),
+             ("Fetch, GB/s: more is better", rows("fetch", "GB/s"), 1),
+             ("Fetch of one block on an idle system, ms: less is better", rows("fetch of one", "us", "idle"), 1e-3),
+             ("Fetch of one block under load, ms: less is better", rows("fetch of one", "us", "rate"), 1e-3)]
+    return [panel for panel in every if panel[1]]
 
 
 def plot(result, path):
@@ -97,22 +110,19 @@ def plot(result, path):
     from matplotlib import pyplot
 
     names = [system["name"] for system in result["systems"] if system["name"] != YARDSTICK]
-    palette = ["#0b5fa5", "#3f8fd2", "#7db8e8", "#c44536", "#e08e45", "#5b8c5a", "#7a6c9d", "#888888"]
-    shared = [name for name in names if not name.startswith("ibid")]
-    mine = [name for name in names if name.startswith("ibid")]
-    colors = {**dict(zip(mine, palette[:3])), **dict(zip(shared, palette[3:]))}
-    panels = [("Publish, GB/s (more is better)", [row for row in result["rows"] if row["case"].startswith("publish")]),
-              ("Fetch, GB/s (more is better)", [row for row in result["rows"] if row["case"].startswith("fetch,")]),
-              ("Fetch of one block, us (less is better)", [row for row in result["rows"] if row["unit"] == "us"])]
-    figure, all_axes = pyplot.subplots(len(panels), 1, figsize=(11, 12), layout="constrained")
-    for axes, (title, rows) in zip(all_axes, panels):
-        bars(axes, rows, names, colors)
+    ours = [name for name in names if name.startswith("ibid")]
+    others = [name for name in names if name not in ours]
+    colors = {**dict(zip(ours, ["#0b5fa5", "#3f8fd2", "#7db8e8"])),
+              **dict(zip(others, ["#c44536", "#e08e45", "#5b8c5a", "#7a6c9d", "#888888"]))}
+    panels = panels_of(result)
+    figure, all_axes = pyplot.subplots(len(panels), 1, figsize=(10, 3.4 * len(panels)), layout="constrained", squeeze=False)
+    for axes, (title, rows, scale) in zip(all_axes[:, 0], panels):
+        bars(axes, rows, names, colors, scale)
         axes.set_title(title, loc="left", fontsize=11)
-        axes.set_xticks(range(len(rows)), [group_label(row) for row in rows], fontsize=8)
-    handles, labels = all_axes[0].get_legend_handles_labels()
+    handles, labels = all_axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
-    figure.supxlabel(f"Medians of {result['rounds']} rounds, lines from the lowest to the highest; {result['cores']} cores shared by all "
-                     "clients and the server. memcpy: GB/s of the same bytes.", fontsize=8)
+    figure.supxlabel(f"Medians of {result['rounds']} rounds; lines from the lowest to the highest. {result['cores']} cores, shared by the "
+                     "clients and the server. Only ibid verifies checksums.", fontsize=8)
     figure.savefig(path, dpi=110)
 
 

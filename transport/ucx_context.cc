@@ -5,6 +5,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -37,6 +38,8 @@ void TameUcx() {
   static std::once_flag once;
   std::call_once(once, [] {
     ucs_log_push_handler(OnUcxLog);
+    // So that a restarted server has its port again; UCX 1.13 takes this one from nowhere else.
+    setenv("UCX_TCP_CM_REUSEADDR", "y", /*overwrite=*/0);
     ucs_debug_disable_signals();
   });
 }
@@ -45,8 +48,8 @@ void TameUcx() {
 // The keepalive finds a machine that vanished in 5 + 3 x 2 seconds; a process that died is known at
 // once.
 constexpr std::pair<const char*, const char*> kSettings[] = {
-    {"TX_SEG_SIZE", "512K"}, {"RX_SEG_SIZE", "512K"}, {"KEEPIDLE", "5s"},
-    {"KEEPINTVL", "2s"},     {"KEEPCNT", "3"},        {"KEEPALIVE_INTERVAL", "2s"},
+    {"TX_SEG_SIZE", "512K"},      {"RX_SEG_SIZE", "512K"}, {"KEEPIDLE", "5s"},
+    {"KEEPINTVL", "2s"},          {"KEEPCNT", "3"},        {"KEEPALIVE_INTERVAL", "2s"},
     {"WARN_INVALID_CONFIG", "n"},
 };
 
@@ -93,7 +96,8 @@ absl::StatusOr<UcxAddress> ResolveUcxAddress(const std::string& address) {
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const UcxPortOptions& options) {
   TameUcx();
   ucp_config_t* config = nullptr;
-  IBID_RETURN_IF_ERROR(FromUcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
+  IBID_RETURN_IF_ERROR(
+      FromUcxStatus("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
   const auto release = absl::MakeCleanup([config] { ucp_config_release(config); });
   std::vector<std::pair<std::string, std::string>> settings = {{"TLS", options.transports}};
   settings.insert(settings.end(), std::begin(kSettings), std::end(kSettings));

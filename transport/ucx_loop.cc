@@ -82,9 +82,10 @@ void UcxLoop::Post(Command command) {
 
 void UcxLoop::Connect(UcxPeerId id, const UcxAddress& address, absl::Duration timeout,
                       std::shared_ptr<UcxConnecting> waiter) {
-  Post([this, id, address, deadline = clock_.Now() + timeout, waiter = std::move(waiter)]() mutable {
-    BeginConnect(id, address, deadline, std::move(waiter));
-  });
+  Post(
+      [this, id, address, deadline = clock_.Now() + timeout, waiter = std::move(waiter)]() mutable {
+        BeginConnect(id, address, deadline, std::move(waiter));
+      });
 }
 
 void UcxLoop::Disconnect(UcxPeerId id) {
@@ -144,8 +145,7 @@ absl::Status UcxLoop::Register(MutableByteView region) {
 absl::Status UcxLoop::Listen() {
   IBID_ASSIGN_OR_RETURN(UcxAddress address, ResolveUcxAddress(options_.listen));
   ucp_listener_params_t params{};
-  params.field_mask =
-      UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {reinterpret_cast<sockaddr*>(&address.storage), address.bytes};
   params.conn_handler = {&UcxLoop::OnConnection, this};
   const absl::Status listening =
@@ -313,8 +313,8 @@ void UcxLoop::Stop(UcxTransferId id, absl::Status why) {
   }
   if (!transfer->end.ok()) return;
   transfer->end = std::move(why);
-  Close(transfer->peer, absl::UnavailableError(
-                            "UCX: the connection was closed to stop another transfer of it"));
+  Close(transfer->peer,
+        absl::UnavailableError("UCX: the connection was closed to stop another transfer of it"));
 }
 
 // Takes the transfer out of all tables; CallDone does the rest.

@@ -89,7 +89,7 @@ struct UcxPeer {
   State state = State::kGreeting;
   UcxHeader greeting;
   absl::Time greeting_deadline;
-  std::shared_ptr<UcxConnecting> waiter;  // of who connects
+  std::shared_ptr<UcxConnecting> waiter;                 // of who connects
   absl::flat_hash_map<uint64_t, UcxTransfer*> receives;  // waiting, by tag
   absl::flat_hash_set<UcxTransfer*> active;
   absl::flat_hash_map<uint64_t, UcxArrival> arrivals;  // by tag
@@ -192,7 +192,8 @@ class UcxLoop {
   std::atomic<uint64_t> next_transfer_{1};
 
   mutable Mutex mutex_;
-  std::vector<Command> commands_ IBID_GUARDED_BY(mutex_);  // bounded by the limits of what they make
+  std::vector<Command> commands_
+      IBID_GUARDED_BY(mutex_);  // bounded by the limits of what they make
   absl::flat_hash_set<UcxTransferId> cancels_ IBID_GUARDED_BY(mutex_);
   absl::flat_hash_set<UcxPeerId> ready_ IBID_GUARDED_BY(mutex_);
   bool is_woken_ IBID_GUARDED_BY(mutex_) = false;
@@ -200,8 +201,8 @@ class UcxLoop {
 
   // Owned by the thread.
   std::vector<std::unique_ptr<UcxPeer>> peers_;
-  absl::flat_hash_map<ucp_ep_h, UcxPeer*> by_ep_;      // not those that are closing
-  absl::flat_hash_map<UcxPeerId, UcxPeer*> by_id_;     // ready ones
+  absl::flat_hash_map<ucp_ep_h, UcxPeer*> by_ep_;   // not those that are closing
+  absl::flat_hash_map<UcxPeerId, UcxPeer*> by_id_;  // ready ones
   absl::flat_hash_map<UcxTransferId, std::unique_ptr<UcxTransfer>> transfers_;
   std::set<Timer> timers_;
   uint64_t next_serial_ = 1;

@@ -109,8 +109,8 @@ void UcxLoop::SendGreeting(UcxPeer* peer, uint64_t magic) {
   param.cb.send = &UcxLoop::OnGreetingSent;
   param.user_data = peer;
   ++peer->greetings_in_flight;
-  const ucs_status_ptr_t request = ucp_am_send_nbx(
-      peer->ep, kGreetingMessage, &peer->greeting, sizeof(UcxHeader), nullptr, 0, &param);
+  const ucs_status_ptr_t request = ucp_am_send_nbx(peer->ep, kGreetingMessage, &peer->greeting,
+                                                   sizeof(UcxHeader), nullptr, 0, &param);
   if (UCS_PTR_IS_PTR(request)) return;
   OnGreetingSent(nullptr, UCS_PTR_STATUS(request), peer);
 }
@@ -166,8 +166,7 @@ void UcxLoop::ReapPeers() {
   for (size_t i = 0; i < peers_.size();) {
     UcxPeer* const peer = peers_[i].get();
     const bool is_gone = peer->state == UcxPeer::State::kClosing && peer->is_closed &&
-                         peer->greetings_in_flight == 0 &&
-                         peer->held.size() == peer->active.size();
+                         peer->greetings_in_flight == 0 && peer->held.size() == peer->active.size();
     if (!is_gone) {
       ++i;
       continue;
@@ -189,9 +188,9 @@ void UcxLoop::BeginSend(UcxTransfer* transfer) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  param.flags = UCP_AM_SEND_FLAG_REPLY | (transfer->bytes_count <= kSmallMessageBytesMax
-                                              ? UCP_AM_SEND_FLAG_EAGER
-                                              : UCP_AM_SEND_FLAG_RNDV);
+  param.flags = UCP_AM_SEND_FLAG_REPLY |
+                (transfer->bytes_count <= kSmallMessageBytesMax ? UCP_AM_SEND_FLAG_EAGER
+                                                                : UCP_AM_SEND_FLAG_RNDV);
   param.cb.send = &UcxLoop::OnSent;
   param.user_data = transfer;
   param.memh = context_->HandleOf({transfer->bytes, transfer->bytes_count});
@@ -235,9 +234,9 @@ void UcxLoop::OnRequestDone(UcxTransfer* transfer, ucs_status_t status) {
 void UcxLoop::TakeBytes(UcxTransfer* transfer, UcxArrival arrival) {
   UcxPeer* const peer = transfer->peer;
   if (arrival.length > transfer->bytes_count) {
-    FinishTransfer(transfer, absl::InvalidArgumentError(absl::StrCat(
-                                 "UCX: a message of ", arrival.length, " bytes for a receive of ",
-                                 transfer->bytes_count)));
+    FinishTransfer(transfer, absl::InvalidArgumentError(
+                                 absl::StrCat("UCX: a message of ", arrival.length,
+                                              " bytes for a receive of ", transfer->bytes_count)));
     Refuse(std::move(arrival));
     return;
   }
@@ -258,8 +257,8 @@ void UcxLoop::TakeBytes(UcxTransfer* transfer, UcxArrival arrival) {
   param.user_data = transfer;
   param.memh = context_->HandleOf({transfer->bytes, transfer->bytes_count});
   if (param.memh != nullptr) param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-  const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
-      context_->worker(), arrival.descriptor, transfer->bytes, arrival.length, &param);
+  const ucs_status_ptr_t request = ucp_am_recv_data_nbx(context_->worker(), arrival.descriptor,
+                                                        transfer->bytes, arrival.length, &param);
   if (!UCS_PTR_IS_PTR(request)) OnRequestDone(transfer, UCS_PTR_STATUS(request));
 }
 

@@ -4,7 +4,7 @@
 // A receive names the place of the bytes before they come; the sender's message finds it by peer
 // and tag. A tag serves one transfer of a peer in each direction, once in the peer's life: late
 // bytes of a cancelled transfer then never match another. Post the receive first: a message that
-// comes early is kept for kUcxArrivalWait and then refused.
+// comes early is kept for kUcxArrivalWait and then dropped.
 //
 // The fence: `done` is called once for each transfer, and from then on neither UCX nor the peer
 // touches its bytes. Where UCX cannot take a transfer back, because the peer is in the middle of
@@ -38,7 +38,7 @@ namespace ibid {
 // The limits, each with its unit. Reaching one is ResourceExhausted with its name in UcxPortOptions
 // or here.
 inline constexpr size_t kUcxPeersMax = 1'024;
-inline constexpr size_t kUcxTransfersMax = 16'384;                  // of a port, not yet done
+inline constexpr size_t kUcxTransfersMax = 16'384;                   // of a port, not yet done
 inline constexpr uint64_t kUcxTransferBytesMax = uint64_t{8} << 30;  // of these together
 inline constexpr size_t kUcxMessageBytesMax = kBlockPayloadBytesMax;
 // Messages of one peer that no receive waits for; more are refused.
@@ -56,8 +56,9 @@ enum class UcxTransferId : uint64_t {};
 
 // The bytes that were sent or received; or an error: Cancelled, DeadlineExceeded, Unavailable (the
 // peer is gone, or refused the message), NotFound (no such peer), AlreadyExists (the tag is in
-// use), InvalidArgument (the message is longer than the receive's bytes; both ends are told, unless
-// it was small: then only the receiver is).
+// use), InvalidArgument (the message is longer than the receive's bytes). A send that succeeded
+// says that its bytes are free again, not that a receive took them: the receiver's `done` says
+// that.
 using UcxDone = std::function<void(absl::StatusOr<size_t> bytes)>;
 
 struct UcxPortOptions {
@@ -77,8 +78,10 @@ class UcxLoop;
 
 class UcxPort {
  public:
-  // Errors: InvalidArgument (an option), Unavailable (the address cannot be listened on, or UCX has
-  // none of the transports).
+  // The first in a process sets an environment variable (UCX_TCP_CM_REUSEADDR), routes UCX's own
+  // messages to the log and takes its signal handlers away: make it early. Other UCX_ variables of
+  // the environment count where this sets nothing. Errors: InvalidArgument (an option), Unavailable
+  // (the address cannot be listened on, or UCX has none of the transports).
   static absl::StatusOr<std::unique_ptr<UcxPort>> Create(UcxPortOptions options);
   // Closes all peers; every `done` is called before this returns.
   ~UcxPort();

@@ -21,14 +21,12 @@ std::string LayoutOf(uint64_t block_bytes) {
                       "scales=none");
 }
 
-// Clients without a choice of transport know one.
-template <typename Options>
-absl::Status ChooseTransport(const std::string& transport, Options& options) {
-  if constexpr (requires { options.transport = transport; }) {
-    options.transport = transport;
-  } else if (transport != "grpc") {
+absl::Status ChooseTransport(const std::string& transport, ClientOptions& options) {
+  const std::optional<TransportChoice> choice = TransportChoiceOf(transport);
+  if (!choice.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("this client has no transport ", transport));
   }
+  options.transport = *choice;
   return absl::OkStatus();
 }
 
@@ -102,6 +100,10 @@ absl::StatusOr<std::unique_ptr<ComparedStore>> ConnectIbid(const ComparedStoreOp
   }
   if (!(*client)->is_any_reachable()) {
     return absl::UnavailableError(absl::StrCat("ibid at ", options.address, " does not answer"));
+  }
+  if (const ServerStats stats = (*client)->Stats().front(); stats.transport != options.transport) {
+    return absl::UnavailableError(absl::StrCat("ibid at ", options.address, " moves bytes by ",
+                                               stats.transport, ": ", stats.transport_reason));
   }
   return std::make_unique<IbidStore>(*std::move(client));
 }

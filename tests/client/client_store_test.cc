@@ -1,5 +1,5 @@
 // Client against real servers that behave.
-#include <cstring>
+#include <algorithm>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -75,7 +75,7 @@ TEST_P(ClientStoreTest, BlocksAreReadInPlaceWhereTheTransportIsShm) {
     const auto expected = TestPayload(chain[10 + i].key, ns_.layout.PayloadBytes());
     const ByteView bytes = blocks.block(i);
     EXPECT_EQ(bytes.size(), is_shm ? expected.size() : 0);
-    EXPECT_EQ(std::memcmp(bytes.data(), expected.data(), bytes.size()), 0);
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected.begin()));
   }
   EXPECT_EQ(Sum(&BlockStoreStats::leases) > 0, true) << "they hold the match's leases";
   blocks = {};

@@ -59,7 +59,7 @@ def table(result):
 
 def explained(result):
     lines = [f"Each cell: median of {result['rounds']} round(s) (median of the ratios within each round: to memcpy, to "
-             f"{reference_of(result)}). GB/s and 1/s: more is better; us: less is better."]
+             f"{reference_of(result) or 'ibid'}). GB/s and 1/s: more is better; us: less is better."]
     lines += [f"  {system['name']}: {system['says']}" for system in result["systems"]]
     return "\n".join(lines)
 

@@ -122,7 +122,7 @@ def plot(result, path):
     handles, labels = all_axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(names), frameon=False)
     figure.supxlabel(f"Medians of {result['rounds']} rounds; lines from the lowest to the highest. {result['cores']} cores, shared by the "
-                     "clients and the server. Only ibid verifies checksums.", fontsize=8)
+                     "clients and the server.", fontsize=8)
     figure.savefig(path, dpi=110)
 
 

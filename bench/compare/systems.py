@@ -135,7 +135,7 @@ class PythonPeer(System):
 class Mooncake(PythonPeer):
     name, imports = "mooncake", "mooncake.store, numpy"
     says = ("Mooncake Store over TCP: mooncake_master and one process whose memory is the store; batch_put_from and batch_get_into "
-            "over registered buffers, one call a prefix; no checksum that it documents for this path")
+            "over registered buffers, one call a prefix; whether it has checksums of its own was not looked into")
 
     def start_servers(self):
         port, metrics_port = self.place.free_port(), self.place.free_port()

@@ -402,8 +402,8 @@ TEST_F(UcxPortTest, RegisteredMemoryWorksAsAnyOther) {
   server_.reset();  // before its registered memory
 }
 
-// The process at the other end: this program, started with IBID_UCX_CHILD=address:folder. It
-// connects, writes its peer id, sends kLargeBytes as tag 1 and says how that ended.
+// The process at the other end: this program, told by the environment where to
+// connect. It connects, writes its peer id, sends kLargeBytes as tag 1 and says how that ended.
 TEST(UcxChild, DISABLED_Run) {
   const std::string address = std::getenv("IBID_UCX_CHILD_ADDRESS");
   const std::string folder = std::getenv("IBID_UCX_CHILD_FOLDER");

@@ -414,6 +414,9 @@ TEST(UcxChild, DISABLED_Run) {
   std::ofstream(folder + "/new") << static_cast<uint64_t>(*peer);
   Outcome sent;
   ASSERT_TRUE(port->Send(*peer, 1, bytes, nullptr, kLong, sent.Done()).ok());
+  // Behind it on the same connection: who has this one has heard of the large one.
+  Outcome marked;
+  ASSERT_TRUE(port->Send(*peer, 4, ByteView(bytes).first(1), nullptr, kLong, marked.Done()).ok());
   std::filesystem::rename(folder + "/new", folder + "/peer");
   const absl::StatusOr<size_t> end = sent.Wait();
   std::ofstream(folder + "/end") << end.status();
@@ -436,6 +439,10 @@ class UcxChildTest : public ::testing::Test {
       return absl::SimpleAtoi(ReadWholeFile(folder_ / "peer"), &id);
     })) << ReadWholeFile(folder_ / "log");
     peer_ = UcxPeerId{id};
+    Bytes mark(1);
+    Outcome marked;
+    ASSERT_TRUE(server_->Receive(peer_, 4, mark, kLong, marked.Done()).ok());
+    ASSERT_TRUE(marked.Wait().ok()) << marked.Wait().status();
   }
 
   TempFolder folder_;

@@ -17,8 +17,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/check.h"
 #include "core/host_memory.h"
@@ -29,6 +29,8 @@
 ABSL_FLAG(int, rounds, 7, "rounds; the median is reported");
 ABSL_FLAG(std::string, json, "", "file for all values; empty: none");
 ABSL_FLAG(bool, iperf3, true, "also run iperf3 where it is installed");
+ABSL_FLAG(std::vector<std::string>, ucx_settings, {},
+          "UCX settings of both ends: NAME=VALUE,... without UCX_TCP_");
 ABSL_FLAG(int, child_tcp_port, 0, "internal: be the child of the bench that listens here");
 ABSL_FLAG(int, child_ucx_port, 0, "internal");
 
@@ -141,11 +143,27 @@ struct End {
   }
 };
 
+UcxPortOptions PortOptions() {
+  UcxPortOptions options;
+  for (const std::string& setting : absl::GetFlag(FLAGS_ucx_settings)) {
+    const size_t equals = setting.find('=');
+    IBID_CHECK(equals != std::string::npos) << setting;
+    options.settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return options;
+}
+
 HostMemory WarmMemory() {
   auto memory = HostMemory::CreatePrivate(kMemoryBytes);
   IBID_CHECK(memory.ok()) << memory.status();
   std::fill(memory->begin(), memory->begin() + memory->size(), std::byte{1});
   return *std::move(memory);
+}
+
+// The words between the two must not wait for the acknowledgement of others: 40 ms.
+void SendAtOnce(int fd) {
+  const int on = 1;
+  IBID_CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
 }
 
 sockaddr_in Loopback(int port) {
@@ -162,7 +180,8 @@ int RunChild() {
   end.fd = socket(AF_INET, SOCK_STREAM, 0);
   const sockaddr_in address = Loopback(absl::GetFlag(FLAGS_child_tcp_port));
   IBID_CHECK(connect(end.fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  end.port = UcxPort::Create({}).value();
+  SendAtOnce(end.fd);
+  end.port = UcxPort::Create(PortOptions()).value();
   end.peer =
       end.port->Connect(absl::StrCat("127.0.0.1:", absl::GetFlag(FLAGS_child_ucx_port)), kTimeout)
           .value();
@@ -210,15 +229,17 @@ int RunParent() {
   getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
   End end;
   end.memory = WarmMemory();
-  UcxPortOptions options;
+  UcxPortOptions options = PortOptions();
   options.listen = "127.0.0.1:0";
   end.port = UcxPort::Create(options).value();
-  auto child =
-      Process::Start({"/proc/self/exe", absl::StrCat("--child_tcp_port=", ntohs(address.sin_port)),
-                      absl::StrCat("--child_ucx_port=", end.port->port())},
-                     folder / "log");
+  auto child = Process::Start(
+      {"/proc/self/exe", absl::StrCat("--child_tcp_port=", ntohs(address.sin_port)),
+       absl::StrCat("--child_ucx_port=", end.port->port()),
+       absl::StrCat("--ucx_settings=", absl::StrJoin(absl::GetFlag(FLAGS_ucx_settings), ","))},
+      folder / "log");
   IBID_CHECK(child.ok()) << child.status();
   end.fd = accept(listener, nullptr, nullptr);
+  SendAtOnce(end.fd);
   IBID_CHECK(ReceiveValue(end.fd, &end.peer)) << ReadWholeFile(folder / "log");
 
   std::map<std::string, std::vector<double>> series;  // GB/s

@@ -44,7 +44,7 @@ void TameUcx() {
   });
 }
 
-// Measured over loopback, 2 MiB: 4.2 GB/s with 512 KiB segments, 0.9 with UCX's own 8 KiB.
+// ucx_perftest over loopback, 2 MiB: 4.2 GB/s with 512 KiB segments, 0.9 with UCX's own 8 KiB.
 // The keepalive finds a machine that vanished in 5 + 3 x 2 seconds; a process that died is known at
 // once.
 constexpr std::pair<const char*, const char*> kSettings[] = {

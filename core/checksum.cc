@@ -3,7 +3,7 @@
 #include <xxhash.h>
 #if defined(__x86_64__)
 #include <emmintrin.h>
-// From here on XXH3_* are those that choose the instructions at run time: 23 against 13 GB/s.
+// From here on XXH3_* are those that choose the instructions at run time (docs/adr/0010).
 #include <xxh_x86dispatch.h>
 #endif
 

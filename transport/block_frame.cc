@@ -367,18 +367,21 @@ grpc::ByteBuffer EncodePublish(const PublishHeader& header, std::span<const Outg
   return writer.Finish();
 }
 
-// Reads one PublishRequest, its frames where they lie in `slices`.
+// A PublishRequest or a FetchResponse, in errors.
+constexpr absl::string_view kFramesMessage = "message of frames";
+
+// Reads one of them, its frames where they lie in `slices`.
 class ReceivedFrames::Reader : public FieldReader {
  public:
   Reader(const Slices& slices, size_t message_bytes, CodedInputStream* input, ReceivedFrames* into)
-      : FieldReader("PublishRequest", input),
+      : FieldReader(kFramesMessage, input),
         slices_(slices),
         message_bytes_(message_bytes),
         into_(*into) {}
 
   absl::Status Read() {
     IBID_RETURN_IF_ERROR(ReadAll([this](uint32_t tag) { return ReadField(tag); }));
-    return CheckFields("PublishRequest", message_bytes_ - payloads_bytes_);
+    return CheckFields(kFramesMessage, message_bytes_ - payloads_bytes_);
   }
 
  private:
@@ -404,7 +407,7 @@ class ReceivedFrames::Reader : public FieldReader {
     if (!is_whole) return Malformed("frame: it is cut short");
     if (into_.frames.size() >= kFramesPerMessageMax) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "PublishRequest: more frames than kFramesPerMessageMax=", kFramesPerMessageMax));
+          kFramesMessage, ": more frames than kFramesPerMessageMax=", kFramesPerMessageMax));
     }
     ReceivedFrame frame;
     frame.slices_ = slices_;
@@ -430,8 +433,8 @@ grpc::ByteBuffer EncodeFetch(std::span<const OutgoingFrame> frames) {
 }
 
 absl::StatusOr<ReceivedFrames> ReceivedFrames::Parse(const grpc::ByteBuffer& message) {
-  IBID_RETURN_IF_ERROR(CheckMessage("PublishRequest", message));
-  IBID_ASSIGN_OR_RETURN(const Slices slices, SlicesOf("PublishRequest", message));
+  IBID_RETURN_IF_ERROR(CheckMessage(kFramesMessage, message));
+  IBID_ASSIGN_OR_RETURN(const Slices slices, SlicesOf(kFramesMessage, message));
   grpc::ByteBuffer readable(message);  // shares the slices
   grpc::ProtoBufferReader reader(&readable);
   CodedInputStream input(&reader);

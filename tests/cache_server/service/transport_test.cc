@@ -1,6 +1,7 @@
 // Every way that block bytes can travel between a client and a server keeps the same promises.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "cache_server/host_arena.h"
@@ -224,56 +225,66 @@ INSTANTIATE_TEST_SUITE_P(Each, TransportTest, ::testing::Values("grpc", "shm"),
 
 class ShmServiceTest : public TransportTest {
  protected:
-  absl::StatusOr<LocateReply> Locate(TestClient& client, const FetchCall& call,
-                                     const SampleBlocks& blocks) {
-    return client.channel->Locate(call, blocks.keys(), blocks.payloads[0].size(), kPatience);
+  // Blocks that a client has published, leased and located.
+  struct Stored {
+    SampleBlocks blocks;
+    std::unique_ptr<TestClient> client;
+    FetchCall call;
+    std::vector<LocatedBlock> located;
+
+    void DropAndLetGo() {
+      EXPECT_TRUE(client->channel->Drop(&blocks.ns, {}, kPatience).ok());
+      client->session->ReleaseLeases({&call.lease_id, 1});
+    }
+  };
+  Stored Store(size_t blocks_count) {
+    StartServer();
+    const NamespaceSpec spec = SpecOf(LargeLayout());
+    Stored stored{MakeBlocks(spec, blocks_count), Attach(spec), {}, {}};
+    Publish(*stored.client, stored.blocks);
+    stored.call = LeaseOf(*stored.client, stored.blocks);
+    const auto reply = stored.client->channel->Locate(stored.call, stored.blocks.keys(),
+                                                      stored.blocks.payloads[0].size(), kPatience);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    if (!reply.ok()) return stored;
+    for (const auto& block : reply->blocks) {
+      EXPECT_TRUE(block.has_value());
+      stored.located.push_back(block.value_or(LocatedBlock{}));
+    }
+    return stored;
   }
 };
 
 TEST_P(ShmServiceTest, ABlockIsReadWhereItLiesUntilItsSlotIsFreed) {
-  StartServer();
-  const NamespaceSpec spec = SpecOf(LargeLayout());
-  const SampleBlocks blocks = MakeBlocks(spec, 3);
-  const auto client = Attach(spec);
-  Publish(*client, blocks);
-  const FetchCall call = LeaseOf(*client, blocks);
-  const auto located = Locate(*client, call, blocks);
-  ASSERT_TRUE(located.ok()) << located.status();
+  Stored stored = Store(3);
+  ASSERT_EQ(stored.located.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
-    ASSERT_TRUE(located->blocks[i].has_value());
-    const ByteView bytes = *shm_->BytesAt(located->blocks[i]->place);
-    EXPECT_EQ(std::memcmp(bytes.data(), blocks.payloads[i].data(), bytes.size()), 0);
-    EXPECT_EQ(located->blocks[i]->checksum, Checksum(blocks.payloads[i]));
+    const ByteView bytes = *shm_->BytesAt(stored.located[i].place);
+    const auto& expected = stored.blocks.payloads[i];
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected.begin(), expected.end())) << i;
+    EXPECT_EQ(stored.located[i].checksum, Checksum(expected));
   }
-  const ArenaPlace place = located->blocks[1]->place;
-  EXPECT_TRUE(client->channel->Drop(&blocks.ns, {}, kPatience).ok());
+  const ArenaPlace place = stored.located[1].place;
+  EXPECT_TRUE(stored.client->channel->Drop(&stored.blocks.ns, {}, kPatience).ok());
   EXPECT_TRUE(shm_->IsCurrent(place)) << "the lease keeps the bytes of a dropped block";
-  client->session->ReleaseLeases({&call.lease_id, 1});
+  stored.DropAndLetGo();
   EXPECT_TRUE(Eventually([&] { return !shm_->IsCurrent(place); }));
   // Others take the slot, of blocks of another size too.
   const NamespaceSpec small = SpecOf(SmallLayout());
-  const auto other = Connect(small);
-  other->Publish(MakeBlocks(small, 1'000, 77));
+  Connect(small)->Publish(MakeBlocks(small, 1'000, 77));
   EXPECT_FALSE(shm_->IsCurrent(place));
 }
 
 TEST_P(ShmServiceTest, EveryPageOfASlotTellsThatItWasFreed) {
-  StartServer();
-  const NamespaceSpec spec = SpecOf(LargeLayout());
-  const SampleBlocks blocks = MakeBlocks(spec, 1);
-  const auto client = Attach(spec);
-  Publish(*client, blocks);
-  const FetchCall call = LeaseOf(*client, blocks);
-  const auto located = Locate(*client, call, blocks);
-  ASSERT_TRUE(located.ok()) << located.status();
-  const ArenaPlace whole = located->blocks[0]->place;
+  Stored stored = Store(1);
+  ASSERT_EQ(stored.located.size(), 1u);
+  const ArenaPlace whole = stored.located[0].place;
   const HostArena& arena = server->store().arena();
   std::vector<ArenaPlace> pages;
   for (uint64_t at = 0; at < whole.bytes; at += kPageBytes) {
     pages.push_back({whole.offset + at, kPageBytes, arena.GenerationAt(whole.offset + at)});
   }
-  EXPECT_TRUE(client->channel->Drop(&blocks.ns, {}, kPatience).ok());
-  client->session->ReleaseLeases({&call.lease_id, 1});
+  stored.DropAndLetGo();
   for (const ArenaPlace& page : pages) {
     EXPECT_TRUE(Eventually([&] { return !shm_->IsCurrent(page); })) << page.offset;
   }
